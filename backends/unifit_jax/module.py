@@ -1,0 +1,115 @@
+"""The tree of layers on JAX: an object whose arrays live in one Store per model, which the engine re-points every step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unifit.contract import tree
+from unifit.contract.module import walk
+from unifit.contract.values import ArraySpec
+from unifit_jax import distribution
+
+distribution.configure_from_environment()
+
+
+class Store:
+    """The one home of a model's arrays: a list that is replaced whole. Modules hold (store, index) handles."""
+
+    def __init__(self, values: list[Any]):
+        self.values = values
+
+    @contextlib.contextmanager
+    def bound(self, values: list[Any]) -> Iterator[None]:
+        """Runs a function of `values`: the handles read and assign this list meanwhile."""
+        kept, self.values = self.values, values
+        try:
+            yield
+        finally:
+            self.values = kept
+
+
+class Module:
+    """unifit.contract.module.Module over plain Python objects."""
+
+    def __init__(self) -> None:
+        self.__dict__.update(_modules={}, _handles={})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} defines no run")
+
+    def add_module(self, name: str, module: Any) -> None:
+        self.__dict__.pop(name, None)
+        self._modules[name] = module
+
+    def named_children(self) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        for name, child in self._modules.items():
+            if id(child) not in seen:
+                seen.add(id(child))
+                yield name, child
+
+    def add_parameter(self, name: str, value: np.ndarray, trainable: bool) -> None:
+        self._handles[name] = (Store([jnp.asarray(value)]), 0)
+
+    def parameter_names(self) -> list[str]:
+        return list(self._handles)
+
+    def read_parameter(self, name: str) -> np.ndarray:
+        store, index = self._handles[name]
+        return np.array(store.values[index])
+
+    def write_parameter(self, name: str, value: np.ndarray) -> None:
+        store, index = self._handles[name]
+        old = store.values[index]
+        store.values[index] = jax.device_put(np.asarray(value, old.dtype), old.sharding)
+
+    def assign(self, name: str, value: Any) -> None:
+        store, index = self._handles[name]
+        store.values[index] = jax.lax.stop_gradient(value)
+
+    def __getattr__(self, name: str) -> Any:
+        fields = self.__dict__
+        handle = fields.get("_handles", {}).get(name)
+        if handle is not None:
+            return handle[0].values[handle[1]]
+        if name in fields.get("_modules", ()):
+            return fields["_modules"][name]
+        raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Module):
+            self.add_module(name, value)
+        else:
+            self.__dict__.get("_modules", {}).pop(name, None)
+            object.__setattr__(self, name, value)
+
+
+def adopt(model: Module) -> tuple[Store, list[str]]:
+    """Moves every variable below `model` into one Store; returns it with the variables' paths, in the tree's order."""
+    store, paths = Store([]), []
+    for path, owner, name in walk(model):
+        old, index = owner._handles[name]
+        owner._handles[name] = (store, len(paths))
+        store.values.append(old.values[index])
+        paths.append(path)
+    return store, paths
+
+
+def abstract_call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """unifit.contract.module.abstract_call by `jax.eval_shape`."""
+    structs = map_specs(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), arguments)
+    return tree.map(lambda leaf: ArraySpec(tuple(leaf.shape), str(leaf.dtype)), jax.eval_shape(function, *structs))
+
+
+def map_specs(function: Callable[[ArraySpec], Any], specs: Any) -> Any:
+    """`function` over the ArraySpec leaves of a tree."""
+    return jax.tree.map(function, specs, is_leaf=lambda leaf: isinstance(leaf, ArraySpec))

@@ -1,0 +1,94 @@
+"""Update rules on JAX: optax's transformations where they obey docs/reference/optimizers.md, and the rule itself elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from unifit.contract import optimizers as rules
+from unifit.errors import UnsupportedError
+
+
+class Adagrad(NamedTuple):
+    """Slot of Adagrad: the sum of squares."""
+
+    sum_of_squares: Any
+
+
+def scale_by_adagrad(initial: float, epsilon: float) -> optax.GradientTransformation:
+    """g / (sqrt(sum g^2) + epsilon): epsilon outside the root, unlike optax.scale_by_rss."""
+
+    def init(params: Any) -> Adagrad:
+        return Adagrad(jax.tree.map(lambda p: jnp.full_like(p, initial), params))
+
+    def update(gradients: Any, slots: Adagrad, params: Any = None) -> tuple[Any, Adagrad]:
+        squares = jax.tree.map(lambda s, g: s + g * g, slots.sum_of_squares, gradients)
+        return jax.tree.map(lambda g, s: g / (jnp.sqrt(s) + epsilon), gradients, squares), Adagrad(squares)
+
+    return optax.GradientTransformation(init, update)
+
+
+class RMSprop(NamedTuple):
+    """Slots of RMSprop; the last two are None where the rule does not use them."""
+
+    square_average: Any
+    gradient_average: Any
+    momentum: Any
+
+
+def scale_by_rmsprop(rule: rules.RMSprop) -> optax.GradientTransformation:
+    """torch.optim.RMSprop's step over the rate: epsilon outside the root, the rate outside the momentum."""
+
+    def init(params: Any) -> RMSprop:
+        zeros = lambda wanted: jax.tree.map(jnp.zeros_like, params) if wanted else None  # noqa: E731
+        return RMSprop(zeros(True), zeros(rule.centered), zeros(rule.momentum))
+
+    def update(gradients: Any, slots: RMSprop, params: Any = None) -> tuple[Any, RMSprop]:
+        blend = lambda old, new: jax.tree.map(lambda a, b: rule.rho * a + (1 - rule.rho) * b, old, new)  # noqa: E731
+        square = blend(slots.square_average, jax.tree.map(jnp.square, gradients))
+        average = blend(slots.gradient_average, gradients) if rule.centered else None
+        spread = jax.tree.map(lambda s, a: s - a * a, square, average) if rule.centered else square
+        steps = jax.tree.map(lambda g, s: g / (jnp.sqrt(s) + rule.epsilon), gradients, spread)
+        momentum = jax.tree.map(lambda m, u: rule.momentum * m + u, slots.momentum, steps) if rule.momentum else None
+        return momentum if rule.momentum else steps, RMSprop(square, average, momentum)
+
+    return optax.GradientTransformation(init, update)
+
+
+def direction(rule: Any) -> optax.GradientTransformation:
+    """The rule without rate and decay: gradients -> the step that is multiplied by the rate and subtracted."""
+    match rule:
+        case rules.SGD():
+            return optax.trace(rule.momentum, rule.nesterov) if rule.momentum else optax.identity()
+        case rules.Adam() | rules.AdamW():
+            return optax.scale_by_adam(rule.beta_1, rule.beta_2, rule.epsilon)
+        case rules.RMSprop():
+            return scale_by_rmsprop(rule)
+        case rules.Adagrad():
+            return scale_by_adagrad(rule.initial_accumulator_value, rule.epsilon)
+        case rules.Lion():
+            return optax.scale_by_lion(rule.beta_1, rule.beta_2)
+    raise UnsupportedError(f"unifit on jax has no update rule for {type(rule).__name__}.")
+
+
+class Optimizer(NamedTuple):
+    """Pure functions over lists of arrays: `init(params)` and `update(gradients, slots, params, rate)`."""
+
+    init: Callable[[list[Any]], Any]
+    update: Callable[[list[Any], Any, list[Any], Any], tuple[list[Any], Any]]
+
+
+def make(rule: Any, decayed: list[bool]) -> Optimizer:
+    """The rule with decoupled decay, `p -= rate * decay * p` where `decayed`, and the rate as an argument."""
+    transformation = direction(rule)
+
+    def update(gradients: list[Any], slots: Any, params: list[Any], rate: Any) -> tuple[list[Any], Any]:
+        steps, slots = transformation.update(gradients, slots, params)
+        decay = [rule.weight_decay if chosen else 0.0 for chosen in decayed]
+        return [p - rate * (u + d * p) if d else p - rate * u for p, u, d in zip(params, steps, decay, strict=True)], slots
+
+    return Optimizer(transformation.init, update)

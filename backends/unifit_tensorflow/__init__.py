@@ -1,0 +1,1 @@
+"""unifit's tensorflow backend: one file per part of the contract, each imported by the door when it is first used."""

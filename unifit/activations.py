@@ -1,0 +1,49 @@
+"""Activations by Keras' names: functions of unifit.ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import unifit.ops as ops
+from unifit.errors import ArgumentError, unknown_name
+from unifit.registry import register_serializable
+
+
+def linear(x: Any) -> Any:
+    """x itself."""
+    return x
+
+
+def gelu(x: Any, approximate: bool = False) -> Any:
+    """Gaussian error linear unit; Keras' activation is the exact form by default."""
+    return ops.gelu(x, approximate=approximate)
+
+
+_OPS = (
+    "relu relu6 leaky_relu elu selu silu sigmoid hard_sigmoid hard_silu log_sigmoid softplus softsign mish softmax "
+    "log_softmax tanh"
+).split()
+_by_name: dict[str, Callable[[Any], Any]] = {"linear": linear, "gelu": gelu} | {n: getattr(ops, n) for n in _OPS}
+_by_name |= {"exponential": ops.exp, "swish": ops.silu}
+for _name, _function in _by_name.items():
+    if _name != "swish":
+        register_serializable(package="unifit.activation", name=_name)(_function)
+
+
+def get(identifier: Any) -> Callable[[Any], Any]:
+    """An activation from its name or a function; None is `linear`.
+
+    Raises:
+        UnknownNameError: For an unknown name, with the nearest ones.
+        ArgumentError: For something that is neither.
+    """
+    if identifier is None:
+        return linear
+    if isinstance(identifier, str):
+        if identifier not in _by_name:
+            raise unknown_name("activation", identifier, _by_name)
+        return _by_name[identifier]
+    if not callable(identifier):
+        raise ArgumentError(f"activation is {identifier!r}; it needs a name or a function.")
+    return identifier

@@ -1,0 +1,33 @@
+"""Distribution intents: frozen values that state what is wanted. A backend turns one into devices and collectives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unifit.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class DataParallel:
+    """Every device holds the whole model and takes an equal share of each batch's rows.
+
+    `batch_size` stays the number of rows over all devices: adding devices changes the speed, never the numbers.
+
+    Args:
+        devices: Number of devices of this machine. None takes every accelerator of the job, or one device (or the value of
+            UNIFIT_CPU_DEVICES) on a machine without accelerators. On a machine with CPUs only, N devices are N processes
+            (torch) or N virtual devices (jax, tensorflow).
+
+    Raises:
+        ArgumentError: When `devices` is not a whole number of at least 1.
+    """
+
+    devices: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.devices is None:
+            return
+        if not isinstance(self.devices, int) or isinstance(self.devices, bool) or self.devices < 1:
+            raise ArgumentError(
+                f"DataParallel got devices={self.devices!r}; it needs a whole number of at least 1, or None."
+            )

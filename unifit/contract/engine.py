@@ -1,0 +1,79 @@
+"""The engine: places rows, runs updates, evaluates and predicts on the devices of one distribution."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from unifit.contract.module import Module
+from unifit.contract.tree import Tree
+from unifit.contract.values import MicroBatch, Placement, Plan, Window
+
+
+class Devices(Protocol):
+    """A backend's answer to an intent (`unifit.distribution`): made by `distribution.prepare(intent)`, before any data is read.
+
+    Attributes:
+        placement: Which rows this process loads.
+    """
+
+    placement: Placement
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Variables of a model are made inside it (tensorflow: the strategy's scope)."""
+        ...
+
+
+class Engine(Protocol):
+    """`Engine(model, plan, devices)` adopts the model's variables under the distribution.
+
+    Totals are a float32 vector on the device that lives on this side of the border: `Objective.num_sums` sums followed by
+    `ENGINE_SUMS`. `train` and `evaluate` take it and return the next one; the old one is dead then (its memory may be reused).
+    """
+
+    ENGINE_SUMS = ("updates", "empty", "grad_norm")
+    """Updates applied; windows without a valid element; sum of the gradient norms before clipping (0 without clip_norm)."""
+
+    def __init__(self, model: Module, plan: Plan, devices: Devices) -> None: ...
+
+    def zeros(self, evaluation: bool) -> Any:
+        """Fresh totals: for `train`, or for `evaluate` (without the engine's own sums)."""
+        ...
+
+    def place(self, window: Window) -> Any:
+        """A window on its way to the devices; may run in another thread, ahead of `train`."""
+        ...
+
+    def train(self, totals: Any, placed: Any) -> Any:
+        """One update. Returns at once where the framework runs asynchronously; reads nothing back."""
+        ...
+
+    def evaluate(self, totals: Any, batch: MicroBatch) -> Any:
+        """Adds one host batch (leaves: rows of this process) in evaluation mode. No collective."""
+        ...
+
+    def predict(self, batch: MicroBatch) -> Tree:
+        """The model's output for the rows of the global batch, padding included, in order: host arrays, on every process."""
+        ...
+
+    def read(self, totals: Any, evaluation: bool) -> np.ndarray:
+        """Totals on the host, float64. With `evaluation` they are summed over processes (a collective) first."""
+        ...
+
+    def iterations(self) -> int:
+        """Updates applied so far. A host read."""
+        ...
+
+    def set_rates(self, start: int, rates: np.ndarray) -> None:
+        """The learning rates of updates start, start + 1, ...: float32. `train` picks its rate on the device."""
+        ...
+
+    def read_slots(self) -> dict[str, np.ndarray]:
+        """Optimizer slots on the host under canonical names, `m.blocks.0.kernel`, with "iterations" (int64 scalar)."""
+        ...
+
+    def write_slots(self, slots: dict[str, np.ndarray]) -> None:
+        """The inverse of `read_slots`. Raises KeyError for a missing slot."""
+        ...

@@ -1,0 +1,1 @@
+"""From what users pass as data to padded host windows: sources, order, slices, padding."""

@@ -1,0 +1,378 @@
+"""Layer: the base of every layer and model. It inherits the backend's Module, so that a model is native there."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import unifit.initializers as initializers
+import unifit.regularizers as regularizers
+import unifit.symbol as symbol
+from unifit.abstract import infer, spec_of
+from unifit.backend import backend
+from unifit.context import CallContext, context
+from unifit.contract import tree
+from unifit.contract.module import RESERVED
+from unifit.errors import ArgumentError, UnifitError
+from unifit.registry import Configurable, Registry, snake_case
+from unifit.seed import get_seed
+from unifit.weights import Weight, layers_of, make_weights, records_of
+
+if TYPE_CHECKING:
+    from unifit.contract.module import Module
+else:
+    Module = backend.module.Module
+
+layers_registry = Registry("layer")
+
+
+class Layer(Configurable, Module):
+    """A function with weights. Subclass it, make sub-layers in `__init__`, weights in `build`, and write `call` in `uf.ops`.
+
+    Args:
+        name: Shown in summaries, and the layer's key in a functional model; by default the class' name in snake case.
+        trainable: Whether training may change the layer's weights and those below it.
+
+    Example:
+        >>> class Scale(Layer):
+        ...     def build(self, input_shape):
+        ...         self.scale = self.add_weight((input_shape[-1],), "ones")
+        ...
+        ...     def call(self, x):
+        ...         return x * self.scale
+    """
+
+    supports_masking = False
+    """Whether a mask on the first argument holds for the output as it stands."""
+
+    _takes_training = False
+    _takes_mask = False
+
+    def __init__(self, *, name: str | None = None, trainable: bool = True):
+        super().__init__()
+        self.__dict__.update(_records={}, built=False, _ready=False, _name=name or snake_case(type(self).__name__))
+        self.__dict__["_trainable"] = trainable
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        if "call" in cls.__dict__:
+            names = inspect.signature(cls.call).parameters
+            cls._takes_training = "training" in names
+            cls._takes_mask = "mask" in names
+        if "build" in cls.__dict__:
+            cls.build = _marking_built(cls.__dict__["build"])
+
+    # What users write and read
+
+    def build(self, input_shape: Any) -> None:
+        """Records the weights. Override it; `input_shape` is the first argument's shape (a tree of shapes for a tree).
+
+        An override with several parameters gets the shapes of as many positional arguments.
+        """
+        self.__dict__["built"] = True
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's function of its inputs, in `uf.ops`. It may declare `training` and `mask`, which are filled in."""
+        raise UnifitError(f"{type(self).__name__} has no call method: define `def call(self, x)`.")
+
+    def add_weight(
+        self,
+        shape: tuple[int, ...],
+        initializer: Any = "glorot_uniform",
+        *,
+        dtype: str = "float32",
+        trainable: bool = True,
+        regularizer: Any = None,
+        name: str | None = None,
+    ) -> Any:
+        """Records a weight; assign the result to an attribute, whose name becomes the weight's: `self.kernel = ...`.
+
+        Args:
+            shape: Shape of the variable.
+            initializer: Keras name, `uf.initializers` object, or a function (shape, dtype) -> array.
+            dtype: The variable's dtype.
+            trainable: False for state that `assign` changes, such as moving statistics.
+            regularizer: Name, object or scalar function of the variable, added to the loss once per update.
+            name: Binds the weight under this attribute name at once.
+
+        Raises:
+            ArgumentError: When an axis is unknown or negative.
+        """
+        shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        if any(not isinstance(size, (int, np.integer)) or size < 0 for size in shape):
+            raise ArgumentError(
+                f"{self.name}.add_weight got shape {shape}; every axis needs a known size of at least 0. "
+                "Is the last axis of the input fixed?"
+            )
+        regularizer = None if regularizer is None else regularizers.get(regularizer)
+        record = Weight(tuple(map(int, shape)), dtype, initializers.get(initializer), trainable, regularizer)
+        if name is not None:
+            setattr(self, name, record)
+            return getattr(self, name)
+        return record
+
+    def add_loss(self, value: Any) -> None:
+        """Adds a scalar to the loss of the running forward pass: an activity or weight penalty, a balance term.
+
+        Over a window it counts once: each micro-batch's value is weighted by its share of the valid loss elements.
+        """
+        ambient = context()
+        if ambient is None:
+            raise UnifitError(f"{self.name}.add_loss was called outside a forward pass; call it in the layer's call.")
+        ambient.losses.append(value)
+
+    def assign(self, name: str, value: Any) -> None:
+        """Sets a non-trainable weight in a forward pass; `self.moving_mean = value` does the same."""
+        ambient = context()
+        if ambient is None or not ambient.abstract:
+            super().assign(name, value)
+
+    def compute_mask(self, inputs: Any, mask: Any) -> Any:
+        """The output's mask, given the first argument and its mask; None for no mask."""
+        return mask if self.supports_masking else None
+
+    @property
+    def name(self) -> str:
+        """The layer's name."""
+        return self.__dict__["_name"]
+
+    @property
+    def trainable(self) -> bool:
+        """Whether training may change the weights. Setting it sets it on all layers below, as in Keras."""
+        return self.__dict__["_trainable"]
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        for _, module in layers_of(self):
+            module.__dict__["_trainable"] = bool(value)
+
+    def get_weights(self) -> list[np.ndarray]:
+        """Host copies of all weights, in the order of the tree."""
+        return list(self.weights_by_path().values())
+
+    def set_weights(self, weights: list[np.ndarray]) -> None:
+        """Replaces all weights; the order of `get_weights`.
+
+        Raises:
+            ArgumentError: When the number or a shape differs.
+        """
+        paths = [path for path, *_ in records_of(self)]
+        if len(paths) != len(weights):
+            raise ArgumentError(f"{self.name} has {len(paths)} weights; set_weights got {len(weights)} arrays.")
+        self.load_weights_by_path(dict(zip(paths, weights, strict=True)))
+
+    def weights_by_path(self) -> dict[str, np.ndarray]:
+        """Host copies of all weights by path, such as `blocks.0.dense.kernel`. Makes them where they are not made yet.
+
+        Raises:
+            UnifitError: When the layer is not built.
+        """
+        if not self.built and not list(records_of(self)):
+            raise UnifitError(
+                f"{self.name} is not built, so it has no weights yet: call it, fit it, or call build(shape)."
+            )
+        make_weights(self, get_seed())
+        return {path: owner.read_parameter(name) for path, owner, name, _ in records_of(self)}
+
+    def load_weights_by_path(self, values: dict[str, np.ndarray]) -> None:
+        """Replaces weights by path.
+
+        Raises:
+            ArgumentError: When paths are missing or unknown, or a shape differs; nothing has been changed then.
+        """
+        records = {path: (owner, name, record) for path, owner, name, record in records_of(self)}
+        missing, unknown = sorted(records.keys() - values.keys()), sorted(values.keys() - records.keys())
+        if missing or unknown:
+            raise ArgumentError(f"The weights do not fit {self.name}: missing {missing}, unknown {unknown}.")
+        for path, (_, _, record) in records.items():
+            if tuple(np.shape(values[path])) != record.shape:
+                raise ArgumentError(
+                    f"Weight '{path}' has shape {record.shape}; the given one {np.shape(values[path])}."
+                )
+        for path, (owner, name, record) in records.items():
+            if owner.__dict__.get(name) is record:
+                record.value = np.array(values[path], record.dtype)
+            else:
+                owner.write_parameter(name, np.asarray(values[path], record.dtype))
+
+    # The call
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """The body of a call (the backend's Module owns `__call__`): builds when needed, fills in `training` and `mask`."""
+        ambient = context()
+        if ambient is None:
+            return self._call_alone(args, kwargs)
+        if not self.built:
+            self._build(ambient, args)
+        if "training" in kwargs:
+            return self._call_in_mode(ambient, args, kwargs)
+        if self._takes_training:
+            kwargs["training"] = ambient.training
+        if not ambient.has_masks:
+            return self.call(*args, **kwargs)
+        return self._call_masked(ambient, args, kwargs)
+
+    def _call_in_mode(self, ambient: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An explicit training=True/False holds for this layer and for those that it calls."""
+        kept, chosen = ambient.training, kwargs.pop("training")
+        ambient.training = kept if chosen is None else bool(chosen)
+        try:
+            return self.run(*args, **kwargs)
+        finally:
+            ambient.training = kept
+
+    def _call_masked(self, ambient: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        inputs = args[0] if args else None
+        mask = tree.map(ambient.mask_of, inputs) if isinstance(inputs, (list, tuple, dict)) else ambient.mask_of(inputs)
+        if self._takes_mask and kwargs.get("mask") is None:
+            kwargs["mask"] = mask
+        y = self.call(*args, **kwargs)
+        if tree.leaves(mask) and not isinstance(y, (list, tuple, dict)) and ambient.mask_of(y) is None:
+            after = self.compute_mask(inputs, mask)
+            if after is not None:
+                ambient.set_mask(y, after)
+            elif type(self).compute_mask is Layer.compute_mask and not list(self.named_children()):
+                warnings.warn(
+                    f"{type(self).__name__} '{self.name}' got an input with a mask and drops it: padded positions count as "
+                    "valid from here on. Set supports_masking = True where the mask holds for the output too.",
+                    stacklevel=3,
+                )
+        return y
+
+    def _call_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An outermost call: on Symbols it is recorded, on arrays it runs at once, in inference mode unless told otherwise."""
+        if symbol.symbols_in(args, kwargs):
+            return symbol.record(self, args, kwargs)
+        if not self._ready:
+            self._make_ready(args, kwargs)
+        ambient = CallContext(training=bool(kwargs.pop("training", False)), stream=eager_stream)
+        with ambient.open():
+            return self(*args, **kwargs)
+
+    def _make_ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        arrays = [leaf for leaf in tree.leaves((args, kwargs)) if hasattr(leaf, "shape")]
+
+        def call(*given: Any) -> Any:
+            abstract = {id(array): value for array, value in zip(arrays, given, strict=True)}
+            arguments, named = tree.map(lambda leaf: abstract.get(id(leaf), leaf), (args, kwargs))
+            return self(*arguments, **named)
+
+        infer(self, call, *map(spec_of, arrays))
+        make_weights(self, get_seed())
+        self.__dict__["_ready"] = True
+
+    def _build(self, ambient: CallContext, args: tuple[Any, ...]) -> None:
+        if not ambient.abstract:
+            raise UnifitError(
+                f"Layer '{self.name}' runs for the first time in the middle of training, so it has no weights: it was not "
+                "called when the model was built. Call model.build(shape) on data that reaches it, or build it yourself."
+            )
+        parameters = inspect.signature(self.build).parameters.values()
+        room = len(args) if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(parameters)
+        self.build(*(tree.map(lambda array: tuple(array.shape), argument) for argument in args[:room]))
+
+    # Attributes
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        records = self.__dict__.get("_records")
+        if records is None:
+            if isinstance(value, (Layer, Weight)) or not name.startswith("_"):
+                raise UnifitError(
+                    f"{type(self).__name__}.__init__ must call super().__init__() before it sets '{name}'."
+                )
+        elif name in RESERVED:
+            raise ArgumentError(
+                f"'{name}' cannot be an attribute of {type(self).__name__}: a backend's modules use that name. "
+                f"Rename it, for instance to '{name}_'."
+            )
+        elif isinstance(value, Weight):
+            self._bind(name, value)
+            return
+        elif name in records:
+            if not isinstance(value, np.ndarray) or context() is not None:
+                self.assign(name, value)
+            else:
+                self.write_parameter(name, value)
+            return
+        elif isinstance(value, (list, tuple, dict)) and any(isinstance(leaf, Layer) for leaf in tree.leaves(value)):
+            value = LayerDict(value) if isinstance(value, dict) else LayerList(value)
+        super().__setattr__(name, value)
+
+    def _bind(self, name: str, record: Weight) -> None:
+        self._records[name] = record
+        ambient = context()
+        if ambient is not None and ambient.abstract:
+            self.__dict__[name] = backend.ops.zeros(record.shape, record.dtype)
+        else:
+            self.__dict__[name] = record
+
+
+class LayerList(Layer):
+    """A list of layers that its owner tracks: children are named by position."""
+
+    def __init__(self, layers: Any = ()):
+        super().__init__()
+        self.__dict__.update(built=True, _items=[])
+        for layer in layers:
+            self.append(layer)
+
+    def append(self, layer: Layer) -> None:
+        """Adds a layer at the end."""
+        self.add_module(str(len(self._items)), layer)
+        self._items.append(layer)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._items[index]
+
+
+class LayerDict(Layer):
+    """A dict of layers that its owner tracks: children are named by key."""
+
+    def __init__(self, layers: dict[str, Any]):
+        super().__init__()
+        self.__dict__.update(built=True, _items=dict(layers))
+        for key, layer in layers.items():
+            self.add_module(key, layer)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def items(self) -> Any:
+        """(key, layer) pairs."""
+        return self._items.items()
+
+
+_eager_calls = 0
+
+
+def eager_stream() -> Any:
+    """The random stream of an outermost call outside fit: keyed by the seed and the number of such calls so far."""
+    global _eager_calls
+    _eager_calls += 1
+    return backend.random.stream(get_seed(), -_eager_calls)
+
+
+def _marking_built(build: Callable[..., None]) -> Callable[..., None]:
+    def build_and_mark(self: Any, *shapes: Any, **named: Any) -> None:
+        build(self, *shapes, **named)
+        self.__dict__["built"] = True
+
+    build_and_mark.__doc__ = build.__doc__
+    build_and_mark.__wrapped__ = build  # type: ignore[attr-defined]  # inspect.signature follows it
+    return build_and_mark

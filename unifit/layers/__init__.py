@@ -1,0 +1,5 @@
+"""The layers, under Keras' names and arguments."""
+
+from unifit.layers.core import Dense
+
+__all__ = ["Dense"]

@@ -1,0 +1,280 @@
+"""Model: a Layer that is compiled, fitted, evaluated, saved. Signatures, documentation, delegation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unifit.abstract import infer
+from unifit.backend import backend
+from unifit.callbacks import History
+from unifit.callbacks.base import Callback, CallbackList
+from unifit.context import context
+from unifit.contract.distribution import DataParallel
+from unifit.contract.values import ArraySpec
+from unifit.data.adapt import make_source
+from unifit.data.windows import Slicer, padded_batch
+from unifit.errors import ArgumentError, UnifitError
+from unifit.layer import Layer
+from unifit.symbol import Graph, symbols_in
+from unifit.training.loop import Epochs, Feed, run_evaluate, run_fit, run_predict
+from unifit.training.prepare import make_engine, make_objective, specs_of
+from unifit.training.spec import TrainingSpec, make_spec
+from unifit.training.trainer import Trainer
+from unifit.weights import trainable_paths
+
+
+class Model(Layer):
+    """A trainable model: subclass it and write `call`, or give the inputs and outputs of a functional graph.
+
+    Args:
+        inputs, outputs: Trees of Symbols (`uf.Input` and what layers made of it), or None for a subclass.
+        name: Shown in summaries.
+
+    Example:
+        >>> x = Input((5,))
+        >>> model = Model(x, Dense(3)(x))
+    """
+
+    supports_masking = True
+
+    def __init__(self, inputs: Any = None, outputs: Any = None, *, name: str | None = None, trainable: bool = True):
+        super().__init__(name=name, trainable=trainable)
+        self.__dict__.update(_spec=None, _trainer=None, _trainer_key=None, _distribution=None, _graph=None)
+        self.stop_training = False
+        if inputs is not None or outputs is not None:
+            self._take_graph(inputs, outputs)
+
+    # Structure
+
+    def _take_graph(self, inputs: Any, outputs: Any) -> None:
+        if not symbols_in(inputs) or not symbols_in(outputs):
+            raise ArgumentError(
+                "Model(inputs, outputs) needs uf.Input symbols and what layers made of them; "
+                f"got {type(inputs).__name__} and {type(outputs).__name__}."
+            )
+        graph = Graph(inputs, outputs)
+        self.__dict__.update(_graph=graph, built=True)
+        taken: dict[str, int] = {}
+        for layer in graph.layers:
+            number = taken.get(layer.name, 0)
+            taken[layer.name] = number + 1
+            self.add_module(f"{layer.name}_{number}" if number else layer.name, layer)
+
+    @property
+    def output_names(self) -> list[str] | None:
+        """Names of the outputs of a functional model: those of the layers that made them; None for a subclass."""
+        if self._graph is None:
+            return None
+        return [symbol.node.layer.name if symbol.node else symbol.name for symbol in symbols_in(self._graph.outputs)]
+
+    def call(self, x: Any) -> Any:
+        """The model's function of its inputs. A subclass writes its own."""
+        if self._graph is None:
+            raise UnifitError(f"{type(self).__name__} has no call method: define `def call(self, x)`.")
+        return self._graph.run(x)
+
+    def build(self, input_shape: Any) -> None:
+        """Records all weights for inputs of this shape: (batch or None, ...), float32; or a list or dict of shapes."""
+        if context() is not None:
+            return
+        specs = _specs_of_shapes(input_shape)
+        infer(self, lambda x: self(x), specs)
+
+    # Training
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        *,
+        precision: Any = None,
+        gradient_accumulation_steps: int = 1,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+    ) -> None:
+        """Fixes the recipe of an update.
+
+        Args:
+            optimizer: Name or `uf.optimizers` object.
+            loss: Name, `uf.losses` object or function (y_true, y_pred) -> per-element losses; a list or dict of them for
+                several outputs. None where `compute_loss` or add_loss give the loss.
+            loss_weights: Floats, shaped as `loss`.
+            metrics: List of names or `uf.metrics` objects; for several outputs a list of lists or a dict. They count each
+                valid element once.
+            weighted_metrics: The same, weighted by sample and class weights.
+            precision: "float32".
+            gradient_accumulation_steps: Consecutive batches that make one update.
+            clip_norm: Clip the update's gradient to this global norm.
+            clip_value: Clip its entries to [-clip_value, clip_value].
+
+        Raises:
+            ArgumentError, UnknownNameError, UnsupportedError: For values that cannot be; nothing has changed then.
+        """
+        spec = make_spec(
+            optimizer=optimizer,
+            loss=loss,
+            loss_weights=loss_weights,
+            metrics=metrics,
+            weighted_metrics=weighted_metrics,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            clip_norm=clip_norm,
+            clip_value=clip_value,
+            precision=precision,
+        )
+        self.__dict__.update(_spec=spec, _trainer=None, _trainer_key=None)
+
+    @property
+    def optimizer(self) -> Any:
+        """The compiled optimizer, whose `learning_rate` callbacks may set."""
+        return None if self._spec is None else self._spec.optimizer
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: list[Callback] | None = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: dict[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
+        *,
+        distribution: DataParallel | None = None,
+    ) -> History:
+        """Trains for a number of epochs; Keras' arguments and meanings."""
+        spec = self._compiled("fit")
+        devices = backend.distribution.prepare(distribution)
+        self.__dict__["_distribution"] = distribution
+        source = make_source(x, y, sample_weight, batch_size=batch_size, shuffle=shuffle, class_weight=class_weight)
+        feed = Feed(source, Slicer(devices.placement, source.batch_size), steps_per_epoch)
+        trainer = self._trainer_for(spec, devices, feed)
+        validation = None
+        if validation_data is not None:
+            validation = self._evaluation_feed(
+                *_unpacked(validation_data), validation_batch_size or batch_size, validation_steps, devices
+            )
+        history = History()
+        params = {"epochs": epochs, "verbose": verbose, "steps": _steps(source, steps_per_epoch, spec)}
+        observers = CallbackList([history, *(callbacks or [])], self, params)
+        run_fit(self, trainer, feed, Epochs(initial_epoch, epochs, validation_freq), observers, validation)
+        return history
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: list[Callback] | None = None,
+        return_dict: bool = False,
+        *,
+        distribution: DataParallel | None = None,
+    ) -> Any:
+        """Loss and metrics over all rows, each counted once; a float or list of floats, or a dict with return_dict."""
+        spec = self._compiled("evaluate")
+        devices = self._devices(distribution)
+        feed = self._evaluation_feed(x, y, sample_weight, batch_size, steps, devices)
+        trainer = self._trainer_for(spec, devices, feed)
+        params = {"verbose": verbose, "steps": steps}
+        logs = run_evaluate(trainer, feed, CallbackList(list(callbacks or []), self, params))
+        if return_dict:
+            return logs
+        return list(logs.values()) if len(logs) > 1 else logs["loss"]
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: list[Callback] | None = None,
+        *,
+        distribution: DataParallel | None = None,
+    ) -> Any:
+        """The outputs for every row, in order: NumPy arrays, on every process."""
+        devices = self._devices(distribution)
+        feed = self._evaluation_feed(x, None, None, batch_size, steps, devices)
+        trainer = self._trainer_for(None, devices, feed)
+        return run_predict(
+            trainer, feed, CallbackList(list(callbacks or []), self, {"verbose": verbose, "steps": steps})
+        )
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool) -> Any:
+        """Override it for a loss of your own, in `uf.ops`.
+
+        Returns:
+            Per-element losses (rows on axis 0; weighted by yourself; padding is masked and the sum divided for you),
+            `uf.losses.Total(sum, count)`, or `uf.losses.MeanOverRows(scalar)`.
+        """
+        raise UnifitError(
+            "Model.compute_loss stands for the compiled loss; override it to replace that loss as a whole."
+        )
+
+    def compute_loss_override(self) -> Any:
+        """The overridden `compute_loss`, or None."""
+        return None if type(self).compute_loss is Model.compute_loss else self.compute_loss
+
+    # Binding to an engine
+
+    def _compiled(self, method: str) -> TrainingSpec:
+        spec = self._spec
+        if spec is None:
+            raise UnifitError(f"model.{method} was called before model.compile(optimizer=..., loss=...).")
+        return spec
+
+    def _devices(self, distribution: DataParallel | None) -> Any:
+        return backend.distribution.prepare(self._distribution if distribution is None else distribution)
+
+    def _evaluation_feed(
+        self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None, devices: Any
+    ) -> Feed:
+        source = make_source(x, y, sample_weight, batch_size=batch_size)
+        return Feed(source, Slicer(devices.placement, source.batch_size), steps)
+
+    def _trainer_for(self, spec: TrainingSpec | None, devices: Any, feed: Feed) -> Trainer:
+        """The trainer in use where it fits, else a new one that takes over the optimizer's slots."""
+        kept = self._trainer
+        key = (devices.placement, trainable_paths(self))
+        if kept is not None and (spec is None or kept.spec is spec) and self._trainer_key == key:
+            return kept
+        batch = padded_batch(feed.first(), feed.slicer)
+        batch = specs_of(batch if spec is not None else batch._replace(y=None, sample_weight=None))
+        objective = make_objective(self, spec, batch, scoring=spec is not None)
+        trainer = Trainer(make_engine(self, objective, spec, devices), objective, spec)
+        if kept is not None and kept.spec is spec and spec is not None:
+            trainer.take_over(kept)
+        self.__dict__.update(_trainer=trainer, _trainer_key=(devices.placement, trainable_paths(self)))
+        return trainer
+
+
+def _specs_of_shapes(shape: Any) -> Any:
+    if isinstance(shape, dict):
+        return {key: _specs_of_shapes(value) for key, value in shape.items()}
+    if isinstance(shape, (list, tuple)) and shape and isinstance(shape[0], (list, tuple)):
+        return [_specs_of_shapes(value) for value in shape]
+    return ArraySpec(tuple(2 if size is None else int(size) for size in shape), "float32")
+
+
+def _unpacked(data: Any) -> tuple[Any, Any, Any]:
+    """(x, y, sample_weight) of validation data."""
+    if isinstance(data, (tuple, list)) and 2 <= len(data) <= 3:
+        return (*data, None) if len(data) == 2 else tuple(data)
+    return data, None, None
+
+
+def _steps(source: Any, limit: int | None, spec: TrainingSpec) -> int | None:
+    batches = source.num_batches if limit is None else limit
+    return None if batches is None else -(-batches // spec.gradient_accumulation_steps)

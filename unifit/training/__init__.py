@@ -1,0 +1,1 @@
+"""How a compiled model is trained: the spec (validated once), the objective (the law), the loops, the logs."""

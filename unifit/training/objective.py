@@ -1,0 +1,252 @@
+"""The law for one micro-batch, written once in ops: what enters the loss, with which weight, and which sums are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import unifit.ops as ops
+from unifit.context import CallContext, context
+from unifit.contract.objective import Scope, Update
+from unifit.contract.tree import leaves
+from unifit.contract.values import MicroBatch
+from unifit.errors import UnsupportedError
+from unifit.losses import MeanOverRows, Total, reduce_elements, validity_and_weight
+from unifit.training.outputs import BoundMetric, Term
+from unifit.weights import records_of
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each sum lies in the flat vector: term sums, term divisors, add_loss, valid count, elements, passes, then metrics.
+
+    Attributes:
+        term_names: One name a loss term.
+        term_weights: The weights of the terms in the total.
+        undivided: For each term, whether its reduction is "sum".
+        metrics: The bound metrics.
+        shapes: For each metric, its sums' names and shapes.
+    """
+
+    term_names: tuple[str, ...]
+    term_weights: tuple[float, ...]
+    undivided: tuple[bool, ...]
+    metrics: tuple[BoundMetric, ...] = ()
+    shapes: tuple[dict[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def head(self) -> int:
+        """Length of the vector before the metrics."""
+        return 2 * len(self.term_names) + 4
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return self.head + sum(int(np.prod(shape)) for shapes in self.shapes for shape in shapes.values())
+
+
+class Objective:
+    """unifit.contract.objective.Objective for a compiled model.
+
+    With T terms the vector is [S_1..S_T, N_1..N_T, sum of n * aux, sum of n, elements, passes, metrics' sums...]: S is a
+    term's weighted sum over valid elements, N its divisor, n the valid elements of a micro-batch, aux its add_loss terms;
+    a pass adds its share of the window to `passes`, so that elements / passes is the window's capacity.
+    One term of the default reduction is divided after the reduction (the factor); otherwise `count` runs first.
+    """
+
+    def __init__(self, terms: list[Term], layout: Layout, compute_loss: Any = None):
+        self.terms, self.layout, self.compute_loss = terms, layout, compute_loss
+        self.whole_rows = False
+        self.num_sums = self.num_evaluation_sums = layout.size
+        one = len(layout.term_names) == 1
+        self.counts_first = not (one and (compute_loss is not None or terms[0].loss.reduction == "sum_over_batch_size"))
+
+    # What engines call
+
+    def train(self, model: Any, batch: MicroBatch, scope: Scope) -> tuple[Any, Any]:
+        sums, elements = self._sums(model, batch, scope, training=True)
+        terms = len(self.layout.term_names)
+        added = sums[2 * terms]
+        if scope.totals is None:
+            loss = (sums[0] * self.layout.term_weights[0] + added) / float(elements * scope.pieces)
+        else:
+            loss = safe_divide(added, scope.totals[terms])
+            for i, weight in enumerate(self.layout.term_weights):
+                divided = sums[i] if self.layout.undivided[i] else safe_divide(sums[i], scope.totals[i])
+                loss = loss + weight * divided
+        return loss, ops.stop_gradient(flat(sums))
+
+    def count(self, model: Any, batch: MicroBatch, scope: Scope) -> Any:
+        sums, _ = self._sums(model, batch, scope, training=False)
+        terms = len(self.layout.term_names)
+        return ops.stop_gradient(ops.stack([*sums[terms : 2 * terms], sums[2 * terms + 1]]))
+
+    def update(self, sums: Any) -> Update:
+        terms = len(self.layout.term_names)
+        count, capacity, passes = (sums[2 * terms + i] for i in (1, 2, 3))
+        factor = ops.ones((), "float32") if self.counts_first else safe_divide(capacity / passes, sums[terms])
+        return Update(factor, ops.greater(count, 0.0))
+
+    def evaluate(self, model: Any, batch: MicroBatch, scope: Scope) -> Any:
+        sums, _ = self._sums(model, batch, scope, training=False)
+        return flat(sums)
+
+    def predict(self, model: Any, batch: MicroBatch, scope: Scope) -> Any:
+        with call_context(batch, scope, training=False).open():
+            return model(batch.x)
+
+    # One forward pass
+
+    def forward(self, model: Any, batch: MicroBatch, scope: Scope, training: bool) -> Forward:
+        """Runs the model and reduces its losses and metrics over a micro-batch."""
+        call = call_context(batch, scope, training)
+        with call.open():
+            predictions = model(batch.x)
+            if self.compute_loss is None:
+                terms = [self._term(term, batch, predictions, call) for term in self.terms]
+            else:
+                result = self.compute_loss(
+                    x=batch.x, y=batch.y, y_pred=predictions, sample_weight=batch.sample_weight, training=training
+                )
+                terms = [custom_term(result, batch, scope)]
+            added = [*call.losses, *penalties(model)]
+            metric_sums = [
+                bound.metric.sums(*self._metric_arguments(bound, batch, predictions, call))
+                for bound in self.layout.metrics
+            ]
+        return Forward(terms, added, metric_sums)
+
+    def _sums(self, model: Any, batch: MicroBatch, scope: Scope, training: bool) -> tuple[list[Any], int]:
+        """The vector's entries, not yet flat, and the number of loss elements with padding."""
+        terms, added, metric_sums = self.forward(model, batch, scope, training)
+        count = sum(term.count for term in terms) if terms else count_rows(batch)
+        aux = sum(added) * count if added else ops.zeros((), "float32")
+        elements = sum(term.elements for term in terms) or 1
+        constants = [ops.full((), value, "float32") for value in (float(elements), 1.0 / scope.pieces)]
+        head = [*(term.total for term in terms), *(term.divisor for term in terms), aux, count, *constants]
+        return [*head, *(sums[name] for sums in metric_sums for name in sorted(sums))], elements
+
+    def _term(self, term: Term, batch: MicroBatch, predictions: Any, call: CallContext) -> Reduced:
+        y_pred = term.output.of(predictions, "predictions")
+        y_true = term.output.of(batch.y, "labels")
+        weight = term.output.of(batch.sample_weight, "sample weights")
+        losses = ops.cast(term.loss.call(y_true, y_pred), "float32")
+        masks = [batch.valid, term.loss.mask(y_true), call.mask_of(y_pred)]
+        return Reduced(*reduce_elements(losses, masks, weight, term.loss.reduction), elements=ops.size(losses))
+
+    def _metric_arguments(
+        self, bound: BoundMetric, batch: MicroBatch, predictions: Any, call: CallContext
+    ) -> tuple[Any, Any, Any]:
+        """Labels, predictions and the weight of each element: 0 for padding, masked positions and ignored labels."""
+        y_pred = bound.output.of(predictions, "predictions")
+        y_true = bound.output.of(batch.y, "labels")
+        sample_weight = bound.output.of(batch.sample_weight, "sample weights")
+        masks = [batch.valid, call.mask_of(y_pred)]
+        masks += [term.loss.mask(y_true) for term in self.terms if term.output == bound.output and y_true is not None]
+        is_mask = sample_weight is not None and ops.dtype(sample_weight) == "bool"
+        if not bound.weighted and not is_mask:
+            sample_weight = None
+        given = [mask for mask in [*masks, sample_weight] if mask is not None]
+        if not given:
+            return y_true, y_pred, None
+        # Masks are prefixes of the elements' shape: the longest one gives the weight's shape.
+        like = max(given, key=lambda mask: len(mask.shape))
+        valid, weight = validity_and_weight(like, masks, sample_weight)
+        if weight is None:
+            return y_true, y_pred, ops.cast(valid, "float32")
+        weight = ops.broadcast_to(weight, like.shape)
+        return y_true, y_pred, weight if valid is None else ops.where(valid, weight, 0.0)
+
+
+class Reduced(NamedTuple):
+    """A loss term of one micro-batch: weighted sum, divisor, number of valid elements, and of all elements."""
+
+    total: Any
+    divisor: Any
+    count: Any
+    elements: int
+    bare: bool = False
+
+
+class Forward(NamedTuple):
+    """What a forward pass gave: its loss terms, the scalars that layers added, each metric's sums."""
+
+    terms: list[Reduced]
+    added: list[Any]
+    metric_sums: list[dict[str, Any]]
+
+
+def call_context(batch: MicroBatch, scope: Scope, training: bool) -> CallContext:
+    """The context of a forward pass under an engine."""
+    outer = context()
+    return CallContext(
+        training=training,
+        stream=scope.stream,
+        valid=batch.valid,
+        abstract=outer is not None and outer.abstract,
+        sum_over_devices=scope.sum_over_devices,
+    )
+
+
+def custom_term(result: Any, batch: MicroBatch, scope: Scope) -> Reduced:
+    """What an overridden `compute_loss` returned, as a term.
+
+    Raises:
+        UnsupportedError: For a bare scalar on several devices or micro-batches.
+    """
+    if isinstance(result, Total):
+        total, count = (ops.cast(value, "float32") for value in result)
+        return Reduced(total, count, count, batch_rows(batch))
+    rows = count_rows(batch)
+    if isinstance(result, MeanOverRows):
+        return Reduced(ops.cast(result.value, "float32") * rows, rows, rows, batch_rows(batch))
+    losses = ops.cast(result, "float32")
+    if len(losses.shape):
+        weight = batch.sample_weight if is_mask(batch.sample_weight) else None
+        return Reduced(
+            *reduce_elements(losses, [batch.valid], weight, "sum_over_batch_size"), elements=ops.size(losses)
+        )
+    if scope.pieces > 1:
+        raise UnsupportedError(
+            "compute_loss returned a bare scalar. On several devices or micro-batches unifit cannot know what it was divided "
+            "by: return per-element losses, uf.losses.Total(sum, count), or uf.losses.MeanOverRows(scalar)."
+        )
+    return Reduced(losses * rows, rows, rows, batch_rows(batch), bare=True)
+
+
+def is_mask(sample_weight: Any) -> bool:
+    """Whether the weights are one bool array."""
+    return hasattr(sample_weight, "shape") and ops.dtype(sample_weight) == "bool"
+
+
+def batch_rows(batch: MicroBatch) -> int:
+    """Rows of a micro-batch, padding included."""
+    return int(leaves(batch.x)[0].shape[0])
+
+
+def count_rows(batch: MicroBatch) -> Any:
+    """Valid rows of a micro-batch, float32."""
+    if batch.valid is None:
+        return ops.full((), float(batch_rows(batch)), "float32")
+    return ops.sum(ops.cast(batch.valid, "float32"))
+
+
+def penalties(model: Any) -> list[Any]:
+    """The regularizers' values."""
+    return [
+        record.regularizer(getattr(owner, name))
+        for _, owner, name, record in records_of(model)
+        if record.regularizer is not None
+    ]
+
+
+def safe_divide(total: Any, count: Any) -> Any:
+    """total / count, and 0 where count is 0."""
+    return ops.where(count > 0, total / ops.where(count > 0, count, 1.0), 0.0)
+
+
+def flat(sums: list[Any]) -> Any:
+    """One float32 vector of the sums, in order."""
+    return ops.concatenate([ops.reshape(ops.cast(entry, "float32"), (-1,)) for entry in sums], axis=0)

@@ -1,0 +1,151 @@
+"""Which loss and which metrics belong to which output of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import unifit.losses as losses
+import unifit.metrics as metrics
+from unifit.contract.values import ArraySpec
+from unifit.errors import ArgumentError, ShapeError, unknown_name
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of a model: its name, and its place where outputs come as a list. `lone` when it is the only one."""
+
+    name: str
+    index: int
+    lone: bool
+
+    def of(self, tree: Any, what: str) -> Any:
+        """This output's part of labels, predictions or weights.
+
+        Raises:
+            ArgumentError: When the tree has no such part.
+        """
+        if isinstance(tree, dict):
+            if self.name in tree:
+                return tree[self.name]
+        elif isinstance(tree, (list, tuple)) and not isinstance(tree, ArraySpec):
+            if self.index < len(tree):
+                return tree[self.index]
+        elif self.lone or tree is None:
+            return tree
+        found = (
+            sorted(tree)
+            if isinstance(tree, dict)
+            else f"{len(tree)} items"
+            if hasattr(tree, "__len__")
+            else "one array"
+        )
+        raise ArgumentError(
+            f"The {what} have nothing for output '{self.name}' (found {found}); give a dict with that key."
+        )
+
+
+@dataclass(frozen=True)
+class Term:
+    """A loss on one output, and its weight in the total."""
+
+    output: Output
+    loss: losses.Loss
+    weight: float
+
+
+@dataclass(frozen=True)
+class BoundMetric:
+    """A metric on one output, and whether sample weights enter it."""
+
+    output: Output
+    metric: metrics.Metric
+    weighted: bool
+    name: str
+
+
+def outputs_of(predictions: Any, names: list[str] | None) -> list[Output]:
+    """The outputs in a tree of predictions (specs). `names` names the items of a list."""
+    if isinstance(predictions, ArraySpec):
+        return [Output((names or ["output"])[0], 0, True)]
+    if isinstance(predictions, dict):
+        return [Output(key, index, len(predictions) == 1) for index, key in enumerate(predictions)]
+    names = names or [f"output_{index}" for index in range(len(predictions))]
+    return [Output(name, index, len(predictions) == 1) for index, name in enumerate(names)]
+
+
+def assign(kind: str, given: Any, outputs: list[Output]) -> list[tuple[Output, Any]]:
+    """Spreads a user's loss, weights or metrics (one for all, a list by position, a dict by name) over the outputs.
+
+    Raises:
+        UnknownNameError: For a dict key that is no output.
+        ArgumentError: For a list of another length.
+    """
+    if given is None:
+        return []
+    if isinstance(given, dict) and not {"class", "config"} <= given.keys():
+        by_name = {output.name: output for output in outputs}
+        for key in given:
+            if key not in by_name:
+                raise unknown_name(f"output in {kind}", key, by_name)
+        return [(by_name[key], value) for key, value in given.items() if value is not None]
+    if isinstance(given, (list, tuple)):
+        if len(given) != len(outputs):
+            raise ArgumentError(f"compile got {kind} for {len(given)} outputs; the model has {len(outputs)}.")
+        return [(output, value) for output, value in zip(outputs, given, strict=True) if value is not None]
+    return [(output, given) for output in outputs]
+
+
+def resolve_terms(loss: Any, loss_weights: Any, outputs: list[Output]) -> list[Term]:
+    """The loss terms, in the order of the outputs."""
+    weights = {output.name: float(value) for output, value in assign("loss_weights", loss_weights, outputs)}
+    return [
+        Term(output, losses.get(value), weights.get(output.name, 1.0))
+        for output, value in assign("loss", loss, outputs)
+    ]
+
+
+def resolve_metrics(
+    given: Any, weighted: bool, outputs: list[Output], terms: list[Term], labels: Any, predictions: Any
+) -> list[BoundMetric]:
+    """The metrics of each output; "accuracy" and "crossentropy" become the kind that fits labels and predictions."""
+    if given is None:
+        return []
+    if not isinstance(given, (dict, list, tuple)):
+        given = [given]
+    nested = isinstance(given, dict) or (len(outputs) > 1 and any(isinstance(item, (list, tuple)) for item in given))
+    spread = assign("metrics", given, outputs) if nested else [(output, given) for output in outputs]
+    bound = []
+    for output, items in spread:
+        for item in items if isinstance(items, (list, tuple)) else [items]:
+            y, p = output.of(labels, "labels"), output.of(predictions, "predictions")
+            metric = metrics.get(specific_name(item, y, p))
+            name = item if item in ("acc", "accuracy", "ce", "crossentropy") else metric.name
+            bound.append(BoundMetric(output, metric, weighted, name if output.lone else f"{output.name}_{name}"))
+    return bound
+
+
+def specific_name(item: Any, labels: ArraySpec, predictions: ArraySpec) -> Any:
+    """Keras' rule for "accuracy" and "crossentropy": binary, sparse or categorical by the shapes."""
+    if item not in ("acc", "accuracy", "ce", "crossentropy"):
+        return item
+    family = "accuracy" if item in ("acc", "accuracy") else "crossentropy"
+    if predictions.shape[-1:] == (1,) or len(predictions.shape) == 1:
+        return f"binary_{family}"
+    sparse = len(labels.shape) < len(predictions.shape) or labels.shape[-1] == 1
+    return f"{'sparse_' if sparse else ''}categorical_{family}"
+
+
+def check_labels(terms: list[Term], labels: Any, predictions: Any) -> None:
+    """Refuses labels that do not fit, before training.
+
+    Raises:
+        ShapeError: From the loss' own check, or when labels are missing.
+    """
+    for term in terms:
+        y, p = term.output.of(labels, "labels"), term.output.of(predictions, "predictions")
+        if y is None:
+            raise ShapeError(
+                f"Loss '{losses.snake_name(term.loss)}' needs labels for output '{term.output.name}', and the data has none."
+            )
+        term.loss.check(y.shape, p.shape)

@@ -1,0 +1,99 @@
+"""From a compiled model and a first batch to an engine: builds the model, resolves losses and metrics, refuses what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from unifit.abstract import infer, spec_of
+from unifit.backend import backend
+from unifit.contract import tree
+from unifit.contract.objective import Scope
+from unifit.contract.values import MicroBatch, Plan
+from unifit.seed import get_seed
+from unifit.training.objective import Layout, Objective
+from unifit.training.outputs import check_labels, outputs_of, resolve_metrics, resolve_terms
+from unifit.training.spec import TrainingSpec
+from unifit.weights import make_weights, records_of, trainable_paths
+
+
+def specs_of(batch: MicroBatch) -> MicroBatch:
+    """Shapes and dtypes of a batch's arrays as they are placed."""
+    return tree.map(spec_of, batch)
+
+
+def build_model(model: Any, x: Any) -> Any:
+    """Builds the model abstractly on the specs of its inputs; returns the specs of its predictions."""
+    return infer(model, lambda given: model(given), x)
+
+
+def make_objective(model: Any, spec: TrainingSpec, batch: MicroBatch, *, scoring: bool = True) -> Objective:
+    """The objective for batches like `batch` (specs).
+
+    Args:
+        model: The model; it is built by the way.
+        spec: What compile was given.
+        batch: Specs of a batch, validity included.
+        scoring: False for prediction alone: no loss and no metrics are resolved.
+
+    Raises:
+        ShapeError, ArgumentError: When labels, weights or predictions do not fit the losses and metrics.
+    """
+    predictions = build_model(model, batch.x)
+    if not scoring:
+        return Objective([], Layout((), (), ()))
+    outputs = outputs_of(predictions, model.output_names)
+    overridden = model.compute_loss_override()
+    terms = resolve_terms(spec.loss, spec.loss_weights, outputs)
+    if overridden is None:
+        check_labels(terms, batch.y, predictions)
+        layout = Layout(
+            tuple(term.output.name for term in terms),
+            tuple(term.weight for term in terms),
+            tuple(term.loss.reduction == "sum" for term in terms),
+        )
+    else:
+        layout = Layout(("loss",), (1.0,), (False,))
+    bound = resolve_metrics(spec.metrics, False, outputs, terms, batch.y, predictions)
+    bound += resolve_metrics(spec.weighted_metrics, True, outputs, terms, batch.y, predictions)
+    return with_metrics(model, Objective(terms, layout, overridden), bound, batch)
+
+
+def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: MicroBatch) -> Objective:
+    """The objective with its metrics' shapes, found by running it abstractly; refuses what does not fit by the way."""
+    layout = objective.layout
+    trial = Objective(objective.terms, replace(layout, metrics=tuple(bound)), objective.compute_loss)
+    bare = []
+
+    def forward(x: Any, y: Any, weight: Any, valid: Any) -> Any:
+        scope = Scope(stream=lambda: backend.random.stream(0))
+        done = trial.forward(model, MicroBatch(x, y, weight, valid), scope, training=True)
+        bare.extend(term.bare for term in done.terms)
+        return done.metric_sums
+
+    sums = infer(model, forward, batch.x, batch.y, batch.sample_weight, batch.valid, training=True)
+    shapes = tuple({name: spec.shape for name, spec in one.items()} for one in sums)
+    ready = Objective(objective.terms, replace(layout, metrics=tuple(bound), shapes=shapes), objective.compute_loss)
+    ready.whole_rows = any(bare)
+    return ready
+
+
+def make_engine(model: Any, objective: Objective, spec: TrainingSpec | None, devices: Any) -> Any:
+    """Makes the model's variables under the distribution and hands it to an engine."""
+    with devices.scope():
+        make_weights(model, get_seed())
+    if spec is None:
+        return backend.engine.Engine(model, Plan(objective, seed=get_seed()), devices)
+    trainable = trainable_paths(model)
+    records = {path: record for path, _, _, record in records_of(model)}
+    plan = Plan(
+        objective,
+        trainable=trainable,
+        optimizer=spec.optimizer.rule,
+        decays=frozenset(path for path in trainable if spec.optimizer.decays(path, records[path].shape)),
+        accumulation=spec.gradient_accumulation_steps,
+        clip_norm=spec.clip_norm,
+        clip_value=spec.clip_value,
+        seed=get_seed(),
+    )
+    return backend.engine.Engine(model, plan, devices)

@@ -1,0 +1,76 @@
+"""What compile was given, validated once and frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import unifit.losses as losses
+import unifit.metrics as metrics
+import unifit.optimizers as optimizers
+from unifit.contract import tree
+from unifit.errors import ArgumentError, UnsupportedError
+
+
+@dataclass(frozen=True)
+class TrainingSpec:
+    """A compiled model's recipe: everything about an update but the data and the devices."""
+
+    optimizer: optimizers.Optimizer
+    loss: Any
+    loss_weights: Any
+    metrics: Any
+    weighted_metrics: Any
+    gradient_accumulation_steps: int
+    clip_norm: float | None
+    clip_value: float | None
+
+
+def make_spec(
+    *,
+    optimizer: Any,
+    loss: Any,
+    loss_weights: Any,
+    metrics: Any,
+    weighted_metrics: Any,
+    gradient_accumulation_steps: int,
+    clip_norm: float | None,
+    clip_value: float | None,
+    precision: Any,
+) -> TrainingSpec:
+    """Checks compile's arguments.
+
+    Raises:
+        ArgumentError, UnknownNameError: For a value out of range or an unknown name.
+        UnsupportedError: For a precision other than float32.
+    """
+    steps = gradient_accumulation_steps
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ArgumentError(f"gradient_accumulation_steps is {steps!r}; it needs a whole number of at least 1.")
+    for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+        if limit is not None and not limit > 0:
+            raise ArgumentError(f"{name} is {limit!r}; it needs a number above 0, or None.")
+    if precision not in (None, "float32"):
+        raise UnsupportedError(f"precision={precision!r} is not there yet: this release trains in 'float32'.")
+    return TrainingSpec(
+        optimizers.get(optimizer),
+        _named(loss, losses.get),
+        loss_weights,
+        _named(metrics, _metric),
+        _named(weighted_metrics, _metric),
+        steps,
+        clip_norm,
+        clip_value,
+    )
+
+
+def _named(given: Any, get: Any) -> Any:
+    """Turns names into objects now, so that a misspelt one is refused by compile."""
+    if isinstance(given, dict) and {"class", "config"} <= given.keys():
+        return get(given)
+    return tree.map(get, given)
+
+
+def _metric(identifier: Any) -> Any:
+    """A metric; the family names wait for the shapes."""
+    return identifier if identifier in ("acc", "accuracy", "ce", "crossentropy") else metrics.get(identifier)

@@ -1,0 +1,106 @@
+"""A model bound to an engine: the steps, their learning rates, and the running sums. Loops drive it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from unifit.contract.tree import leaves
+from unifit.contract.values import MicroBatch
+from unifit.training.logs import figures
+from unifit.training.objective import Objective
+from unifit.training.spec import TrainingSpec
+
+RATES_AHEAD = 1024
+"""Updates whose learning rates lie on the device; after as many windows the host fills the table again."""
+
+EXACT_ELEMENTS = 2**20
+"""Loss elements that are summed in float32 on the device before they are folded into float64 totals on the host."""
+
+
+class Sums:
+    """Running sums of an epoch or an evaluation: float32 on the device, folded into float64 at fixed step counts.
+
+    Args:
+        engine: The engine whose totals these are.
+        evaluation: Which kind of totals.
+        elements_per_step: Loss elements of a step; sets how often the sums are folded.
+    """
+
+    def __init__(self, engine: Any, evaluation: bool, elements_per_step: int):
+        self.engine, self.evaluation = engine, evaluation
+        self.totals = engine.zeros(evaluation)
+        self.folded: np.ndarray | None = None
+        self.steps = 0
+        self._fold_every = max(1, EXACT_ELEMENTS // max(1, elements_per_step))
+
+    def advanced(self, totals: Any) -> None:
+        """Takes the totals of one more step."""
+        self.totals = totals
+        self.steps += 1
+        if self.steps % self._fold_every == 0:
+            self.folded = self.read()
+            self.totals = self.engine.zeros(self.evaluation)
+
+    def read(self) -> np.ndarray:
+        """All sums so far, float64: a host read, and for evaluation a collective."""
+        now = self.engine.read(self.totals, self.evaluation)
+        return now if self.folded is None else self.folded + now
+
+
+class Trainer:
+    """What `fit`, `evaluate`, `predict` and `train_on_batch` share for one compiled model under one distribution."""
+
+    def __init__(self, engine: Any, objective: Objective, spec: TrainingSpec | None):
+        self.engine, self.objective, self.spec = engine, objective, spec
+        self.step = 0
+        self._rates_version: Any = None
+        self._rates_left = 0
+
+    def sums(self, evaluation: bool, batch: MicroBatch) -> Sums:
+        """Fresh running sums for batches like this one."""
+        return Sums(self.engine, evaluation, elements_of(batch))
+
+    def train(self, sums: Sums, placed: Any) -> None:
+        """One update."""
+        if self._rates_left == 0 or self._rates_version != self.spec.optimizer.learning_rate_version:
+            self._fill_rates()
+        self._rates_left -= 1
+        sums.advanced(self.engine.train(sums.totals, placed))
+        self.step += 1
+
+    def _fill_rates(self) -> None:
+        optimizer = self.spec.optimizer
+        if isinstance(optimizer.learning_rate, float):
+            self.engine.set_rates(0, optimizer.rates(0, 1))
+            self._rates_left = -1
+        else:
+            # Skipped updates do not count, so the device knows the number best; one read in RATES_AHEAD steps.
+            start = self.engine.iterations()
+            self.engine.set_rates(start, optimizer.rates(start, RATES_AHEAD))
+            self._rates_left = RATES_AHEAD
+        self._rates_version = optimizer.learning_rate_version
+
+    def evaluate(self, sums: Sums, batch: MicroBatch) -> None:
+        """Adds one batch in evaluation mode."""
+        sums.advanced(self.engine.evaluate(sums.totals, batch))
+
+    def training_logs(self, sums: Sums) -> dict[str, float]:
+        """The epoch's figures so far. A host read."""
+        vector = sums.read()
+        own = dict(zip(self.engine.ENGINE_SUMS, vector[self.objective.num_sums :], strict=True))
+        logs = figures(self.objective.layout, vector, own["updates"])
+        if self.spec.clip_norm is not None:
+            logs["grad_norm"] = float(own["grad_norm"] / own["updates"]) if own["updates"] else 0.0
+        return logs
+
+    def evaluation_logs(self, sums: Sums) -> dict[str, float]:
+        """An evaluation's figures. A host read."""
+        return figures(self.objective.layout, sums.read(), sums.steps)
+
+
+def elements_of(batch: MicroBatch) -> int:
+    """About how many loss elements a batch has: its largest label array."""
+    sizes = [leaf.size for leaf in leaves(batch.y)] or [len(leaf) for leaf in leaves(batch.x)]
+    return max(sizes)
