@@ -1,6 +1,7 @@
 """One backend per test session: which one, the `backends` marker, a fixed seed, and no process left behind."""
 
 import collections
+import importlib.metadata
 import importlib.util
 import os
 import time
@@ -32,6 +33,8 @@ def pytest_configure(config):
         raise pytest.UsageError(f"UNIFIT_BACKEND is {BACKEND!r}, none of {', '.join(BACKENDS)}. {HOW_TO_RUN}")
     if importlib.util.find_spec(BACKEND) is None:
         raise pytest.UsageError(f"The tests of the {BACKEND} backend need {BACKEND}, not installed here. {HOW_TO_RUN}")
+    if not importlib.metadata.entry_points(group="unifit.backends", name=BACKEND):
+        raise pytest.UsageError("unifit is not installed here: `make test`, or see CONTRIBUTING.md.")
 
 
 def pytest_report_header():

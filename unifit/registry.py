@@ -157,8 +157,8 @@ class Registry:
         if callable(identifier) or isinstance(identifier, Configurable) or type(identifier) in _names:
             return identifier
         raise ArgumentError(
-            f"Expected a {self.kind}, got {identifier!r} of type {type(identifier).__name__}; pass a name "
-            f"(one of {', '.join(self.names())}), an object or a config."
+            f"Got {identifier!r} of type {type(identifier).__name__} for the {self.kind}; pass a name (one of "
+            f"{', '.join(self.names())}), an object or a config."
         )
 
     def _make(self, cls: type) -> Any:

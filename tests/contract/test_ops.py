@@ -1,0 +1,368 @@
+"""Every function of unifit.ops against the table of cases: eagerly, compiled, in half precision and differentiated."""
+
+import inspect
+import types
+
+import numpy as np
+import pytest
+from contract import ops_arrays, ops_elementwise, ops_nn
+from contract.ops_native import compiled, gradients
+from contract.ops_table import ACCUMULATED, Case, map_arrays, normal, positive
+
+import unifit.contract.ops as contract
+from unifit import ops
+from unifit.backend import backend
+
+CASES = ops_elementwise.CASES + ops_arrays.CASES + ops_nn.CASES
+NARROWED = {"float64": "float32", "int64": "int32"}
+BFLOAT16_EPSILON = 2.0**-8
+FINITE_DIFFERENCES = 1e-3  # float32 gradients against central differences in float64
+
+
+def arrays_of(value):
+    """The NumPy arrays in a case's arguments, in order."""
+    found = []
+    map_arrays(found.append, value)
+    return found
+
+
+def check(result, expected, case, dtype=None):
+    """Values, shape and dtype of a result, through lists and tuples."""
+    if isinstance(expected, (list, tuple)) and case.name != "shape":
+        assert isinstance(result, (list, tuple)) and len(result) == len(expected)
+        for part, expected_part in zip(result, expected, strict=True):
+            check(part, expected_part, case, dtype)
+        return
+    if not isinstance(expected, (np.ndarray, np.generic)):
+        assert result == expected and type(result) is type(expected)
+        return
+    if case.name != "convert_to_numpy":
+        assert ops.is_tensor(result)
+        assert ops.dtype(result) == (dtype or case.dtype or NARROWED.get(expected.dtype.name, expected.dtype.name))
+    result = ops.convert_to_numpy(result)
+    assert result.shape == expected.shape
+    if expected.dtype == bool or result.dtype == bool:
+        np.testing.assert_array_equal(result, expected)
+    else:
+        np.testing.assert_allclose(
+            result.astype(np.float64), expected.astype(np.float64), rtol=case.tolerance, atol=case.tolerance
+        )
+
+
+def call(case, args, kwargs):
+    return getattr(ops, case.name)(*args, **kwargs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_op_gives_the_reference_value(case):
+    args, kwargs = map_arrays(ops.convert_to_tensor, (case.args, case.kwargs))
+    check(call(case, args, kwargs), case.expected(), case)
+
+
+@pytest.mark.backends("jax", "tensorflow", reason="torch runs eagerly")
+@pytest.mark.parametrize("case", [case for case in CASES if not case.eager_only], ids=str)
+def test_op_gives_the_reference_value_compiled(case):
+    outputs = []
+
+    def function(*arrays):
+        remaining = list(arrays)
+        args, kwargs = map_arrays(lambda _: remaining.pop(0), (case.args, case.kwargs))
+        result = call(case, args, kwargs)
+        if ops.is_tensor(result) or isinstance(result, (list, tuple)) and any(map(ops.is_tensor, result)):
+            return result
+        outputs.append(result)  # a host value, known when traced
+        return ()
+
+    result = compiled(function)(*map(ops.convert_to_tensor, arrays_of((case.args, case.kwargs))))
+    check(outputs[0] if outputs else result, case.expected(), case)
+
+
+@pytest.mark.backends("torch", reason="the other backends infer shapes by tracing")
+@pytest.mark.parametrize("case", [case for case in CASES if not case.eager_only], ids=str)
+def test_op_infers_the_shape_on_the_meta_device(case):
+    import torch
+
+    if case.name in ("slice", "slice_update") and isinstance(case.args[1], np.ndarray):
+        pytest.skip("a start that is an array has no value on the meta device")
+    if case.name in ("is_tensor", "repeat"):
+        pytest.skip("needs values")
+    args, kwargs = map_arrays(lambda x: ops.convert_to_tensor(x).to("meta"), (case.args, case.kwargs))
+    with torch.device("meta"):
+        result = call(case, args, kwargs)
+    results = result if isinstance(result, (list, tuple)) and case.name != "shape" else [result]
+    expected = case.expected()
+    expected = expected if isinstance(expected, (list, tuple)) and case.name != "shape" else [expected]
+    for part, expected_part in zip(results, expected, strict=True):
+        if ops.is_tensor(part):
+            assert part.device.type == "meta"
+            assert tuple(part.shape) == np.shape(expected_part)
+        else:
+            assert part == expected_part
+
+
+HALF_EXCEPTIONS = {
+    # results that are float32 or not numbers by contract, or inputs that have no meaning in 8 bits
+    *("binary_crossentropy", "categorical_crossentropy", "sparse_categorical_crossentropy"),
+    *("convert_to_tensor", "cast", "dtype", "convert_to_numpy", "full", "full_like"),
+    *("norm", "expm1", "log1p", "round", "floor_divide", "mod", "searchsorted", "in_top_k"),
+}
+
+
+def half_cases():
+    for case in CASES:
+        arrays = arrays_of((case.args, case.kwargs))
+        floats = [x for x in arrays if x.dtype == np.float32]
+        usual = case.label not in ("int_float", "int_float_scalar", "float_scalars", "special", "wide", "mixed")
+        if case.name not in HALF_EXCEPTIONS and floats and usual and case.dtype is None and case.reference is not None:
+            yield case
+
+
+def round_to_bfloat16(x):
+    """The nearest bfloat16 of each float32, halves to even, as float32."""
+    if x.dtype != np.float32:
+        return x
+    bits = x.view(np.uint32).astype(np.uint64)
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return np.where(np.isfinite(x), bits.astype(np.uint32).view(np.float32), x).reshape(x.shape)
+
+
+@pytest.mark.parametrize("case", list(half_cases()), ids=str)
+def test_op_keeps_bfloat16(case):
+    """The inputs are exact in bfloat16, the result is within some roundings of the true one."""
+
+    def to_backend(x):
+        tensor = ops.convert_to_tensor(x)
+        return ops.cast(tensor, "bfloat16") if x.dtype == np.float32 else tensor
+
+    rounded = map_arrays(round_to_bfloat16, (case.args, case.kwargs))
+    case = Case(case.name, rounded[0], case.reference, rounded[1], label=case.label)
+    args, kwargs = map_arrays(to_backend, rounded)
+    result = call(case, args, kwargs)
+    expected = case.expected()
+    for part, expected_part in zip(*(x if isinstance(x, (list, tuple)) else [x] for x in (result, expected)), strict=True):
+        if not ops.is_tensor(part):
+            continue
+        if np.asarray(expected_part).dtype != np.float64:
+            assert ops.dtype(part) == NARROWED.get(expected_part.dtype.name, expected_part.dtype.name)
+            continue
+        assert ops.dtype(part) == "bfloat16"
+        scale = np.max(np.abs(expected_part), initial=1.0, where=np.isfinite(expected_part))
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(part), expected_part, rtol=4 * BFLOAT16_EPSILON, atol=4 * BFLOAT16_EPSILON * scale
+        )
+
+
+def test_table_has_every_op():
+    assert set(contract.OPS) == {case.name for case in CASES}
+    assert len(contract.OPS) == len(set(contract.OPS))
+
+
+def test_surface_is_the_backends_own_functions():
+    assert sorted(ops.__all__) == sorted(contract.OPS)
+    for name in contract.OPS:
+        assert getattr(ops, name) is getattr(backend.ops, name)
+        assert getattr(contract, name).__doc__
+
+
+@pytest.mark.parametrize("name", contract.OPS)
+def test_signature_is_the_contracts(name):
+    """Ours have the contract's parameters; native functions stand only where all parameters are positional."""
+    wanted = inspect.signature(getattr(contract, name)).parameters.values()
+    function = getattr(backend.ops, name)
+    ours = isinstance(function, types.FunctionType) and function.__module__.startswith("unifit_")
+    if not ours:
+        assert all(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in wanted)
+        return
+    found = inspect.signature(function).parameters.values()
+    assert len(found) == len(wanted)
+    for parameter, ours_parameter in zip(wanted, found, strict=True):
+        assert parameter.kind == parameter.POSITIONAL_ONLY or parameter.name == ours_parameter.name
+        assert parameter.default == ours_parameter.default
+
+
+DIFFERENTIATED = (
+    "add multiply divide power maximum exp log tanh sqrt gelu silu softplus mish elu selu softmax log_softmax sum mean var "
+    "std max prod cumsum logsumexp transpose concatenate pad roll take take_along_axis slice slice_update sort matmul dot "
+    "einsum conv conv_transpose depthwise_conv max_pool average_pool resize dot_product_attention binary_crossentropy "
+    "moments segment_sum"
+).split()
+
+
+def gradient_cases():
+    for case in CASES:
+        float_first = case.args and isinstance(case.args[0], np.ndarray) and case.args[0].dtype == np.float32
+        if case.name in DIFFERENTIATED and float_first and case.args[0].size and case.label not in ("wide", "nan"):
+            yield case
+
+
+@pytest.mark.parametrize("case", list(gradient_cases()), ids=str)
+def test_gradient_is_the_references_slope(case):
+    """The derivative along a random direction, against central differences of the reference in float64."""
+    x, *rest = case.args
+    direction = np.random.default_rng(7).normal(size=x.shape)
+    outputs = case.expected()
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    weights = [np.random.default_rng([8, i]).normal(size=np.shape(y)) for i, y in enumerate(outputs)]
+
+    def reference(step):
+        moved = Case(case.name, (x.astype(np.float64) + step * direction, *rest), case.reference, case.kwargs).expected()
+        moved = moved if isinstance(moved, tuple) else (moved,)
+        return sum((w * y).sum() for w, y in zip(weights, moved, strict=True))
+
+    def function(x):
+        args, kwargs = map_arrays(ops.convert_to_tensor, (rest, case.kwargs))
+        results = call(case, (x, *args), kwargs)
+        results = results if isinstance(results, tuple) else (results,)
+        return sum(ops.sum(ops.convert_to_tensor(w) * y) for w, y in zip(weights, results, strict=True))
+
+    step = 1e-5
+    slope = (reference(step) - reference(-step)) / (2 * step)
+    (gradient,) = gradients(function, x)
+    np.testing.assert_allclose((gradient * direction).sum(), slope, rtol=FINITE_DIFFERENCES, atol=FINITE_DIFFERENCES)
+
+
+def test_gradient_of_softmax_crossentropy_is_probability_minus_target():
+    logits, target = normal(5, 4) * 3, np.eye(4, dtype=np.float32)[[0, 3, 1, 1, 2]]
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    classes = target.argmax(-1).astype(np.int32)
+    for loss, labels in ((ops.categorical_crossentropy, target), (ops.sparse_categorical_crossentropy, classes)):
+        labels = ops.convert_to_tensor(labels)
+        (gradient,) = gradients(lambda x, f=loss, y=labels: ops.sum(f(y, x, from_logits=True)), logits)
+        np.testing.assert_allclose(gradient, p - target, rtol=ACCUMULATED, atol=ACCUMULATED)
+
+
+def test_gradient_of_attention_with_rows_that_see_nothing_is_finite():
+    query, key, value = normal(2, 5, 4, 8), normal(2, 6, 4, 8, key=1), normal(2, 6, 4, 8, key=2)
+    mask = ops_nn.attention_mask()
+
+    def function(query, key, value):
+        return ops.sum(ops.dot_product_attention(query, key, value, mask=ops.convert_to_tensor(mask)) ** 2)
+
+    for gradient in gradients(function, query, key, value):
+        assert np.isfinite(gradient).all()
+    (gradient,) = gradients(lambda q: function(q, *map(ops.convert_to_tensor, (key, value))), query)
+    assert (gradient[0, 1] == 0).all() and (gradient[1, 4] == 0).all() and (gradient[0, 0] != 0).any()
+
+
+def test_gradient_of_where_is_poisoned_by_a_dead_branch_unless_the_input_is_made_safe():
+    x = np.array([0.0, 2.0], np.float32)
+    (poisoned,) = gradients(lambda x: ops.sum(ops.where(x > 0, ops.sqrt(x) * 0 + ops.log(x), 0.0)), x)
+    assert not np.isfinite(poisoned[0])
+    (safe,) = gradients(lambda x: ops.sum(ops.where(x > 0, ops.log(ops.where(x > 0, x, 1.0)), 0.0)), x)
+    np.testing.assert_allclose(safe, [0.0, 0.5])
+
+
+def test_gradient_of_normalize_is_finite_at_zero():
+    (gradient,) = gradients(lambda x: ops.sum(ops.normalize(x)), np.zeros((2, 3), np.float32))
+    assert np.isfinite(gradient).all()
+
+
+def test_gradient_does_not_pass_stop_gradient():
+    (gradient,) = gradients(lambda x: ops.sum(x * ops.stop_gradient(x)), normal(3))
+    np.testing.assert_allclose(gradient, normal(3))
+
+
+@pytest.mark.parametrize("padding", ["valid", "same"])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("window", [2, 3, 4])
+def test_conv_transpose_is_the_adjoint_of_conv(window, stride, padding):
+    """<conv_transpose(x, k), y> = <x, conv(y, k)> for every y."""
+    x, kernel = normal(2, 5, 3), normal(window, 4, 3)
+    tensors = [ops.convert_to_tensor(a) for a in (x, kernel)]
+    up = ops.convert_to_numpy(ops.conv_transpose(*tensors, strides=stride, padding=padding))
+    y = normal(*up.shape, key=1)
+    down = ops.convert_to_numpy(ops.conv(ops.convert_to_tensor(y), tensors[1], strides=stride, padding=padding))
+    np.testing.assert_allclose((up * y).sum(), (x * down).sum(), rtol=1e-4, atol=1e-4)
+
+
+def test_loss_of_labels_outside_the_classes_is_never_a_number():
+    logits = ops.convert_to_tensor(normal(2, 3))
+    for label in (-1, 3):
+        labels = ops.convert_to_tensor(np.array([0, label], np.int32))
+        try:
+            loss = ops.convert_to_numpy(ops.sparse_categorical_crossentropy(labels, logits, from_logits=True))
+        except Exception:
+            continue
+        assert np.isfinite(loss[0]) and np.isnan(loss[1])
+
+
+LOSSES = ("binary_crossentropy", "categorical_crossentropy", "sparse_categorical_crossentropy")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_loss_of_shapes_that_only_broadcast_is_refused(name):
+    target, output = ops.zeros((4, 1) if name != LOSSES[2] else (1,), "int32"), ops.ones((4, 3))
+    with pytest.raises(ValueError, match=r"\(4, 3\)"):
+        getattr(ops, name)(target, output)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_loss_of_half_logits_is_computed_in_float32(name):
+    logits = ops.cast(ops.convert_to_tensor(normal(64, 300) * 4), "float16")
+    exact = ops.cast(logits, "float32")
+    target = ops.one_hot(ops.argmax(exact, axis=-1), 300)
+    target = ops.argmin(exact, axis=-1) if name == LOSSES[2] else target
+    half, full = (getattr(ops, name)(target, x, from_logits=True) for x in (logits, exact))
+    assert ops.dtype(half) == "float32"
+    np.testing.assert_array_equal(ops.convert_to_numpy(half), ops.convert_to_numpy(full))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_of_halves_accumulate_in_float32(dtype):
+    x = ops.full((4096,), 1.0, dtype)
+    for name, expected in (("sum", 4096.0), ("mean", 1.0), ("logsumexp", None), ("softmax", None)):
+        result = ops.convert_to_numpy(getattr(ops, name)(x))
+        if expected is not None:
+            np.testing.assert_array_equal(result, expected)
+    np.testing.assert_array_equal(ops.convert_to_numpy(ops.moments(x, 0)[0]), 1.0)
+
+
+def test_conversion_never_shares_memory_with_a_numpy_array():
+    for x in (np.zeros(1024, np.float32), np.zeros(1024, np.int32)):
+        tensor = ops.convert_to_tensor(x)
+        x += 1
+        assert (ops.convert_to_numpy(tensor) == 0).all()
+
+
+def test_conversion_narrows_to_32_bits():
+    for value, dtype in ((np.zeros(2), "float32"), (np.zeros(2, np.int64), "int32"), (np.zeros(2, bool), "bool")):
+        assert ops.dtype(ops.convert_to_tensor(value)) == dtype
+    assert ops.dtype(ops.convert_to_tensor([ops.ones(()), 2])) == "float32"
+
+
+def test_conversion_refuses_integers_beyond_32_bits():
+    with pytest.raises(OverflowError, match="int32"):
+        ops.convert_to_tensor(np.array([2**40]))
+
+
+def test_conversion_of_bfloat16_to_numpy_is_float32():
+    x = ops.convert_to_numpy(ops.full((2,), 1.5, "bfloat16"))
+    assert x.dtype == np.float32 and (x == 1.5).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ops.split(ops.ones((5,)), 2), "divi"),
+        (lambda: ops.squeeze(ops.ones((2, 1)), 0), "size"),
+        (lambda: ops.conv(ops.ones((1, 4, 1)), ops.ones((2, 1, 1)), padding="SAME"), "padding"),
+        (lambda: ops.max_pool(ops.ones((1, 4, 1)), 2, padding="full"), "padding"),
+        (lambda: ops.resize(ops.ones((1, 4, 4, 1)), (2, 2), "cubic"), "cubic"),
+        (lambda: ops.unstack(ops.ones((3, 1)), num=2), "num"),
+    ],
+)
+def test_wrong_argument_is_named(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_float16_with_bfloat16_gives_float32():
+    result = ops.add(ops.ones((2,), "float16"), ops.ones((2,), "bfloat16"))
+    assert ops.dtype(result) == "float32"
+    assert ops.dtype(ops.multiply(ops.ones((2,), "bfloat16"), ops.ones((2,)))) == "float32"
+    assert ops.dtype(ops.multiply(ops.ones((2,), "bfloat16"), ops.ones((2,), "int32"))) == "bfloat16"
+
+
+def test_positive_inputs_are_positive():
+    """The builder that keeps logarithms and roots in their domain."""
+    assert positive(100).min() > 0
