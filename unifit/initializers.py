@@ -182,7 +182,7 @@ class RandomUniform(RandomInitializer):
 
 
 @initializers.register
-class TruncatedNormal(RandomInitializer):
+class TruncatedNormal(RandomNormal):
     """Normal numbers within two standard deviations; those outside are drawn again.
 
     Args:
@@ -190,10 +190,6 @@ class TruncatedNormal(RandomInitializer):
         stddev: Standard deviation before the truncation, at least 0; after it, 0.88 times as much.
         seed: See RandomInitializer.
     """
-
-    def __init__(self, mean: float = 0.0, stddev: float = 0.05, seed: int | None = None):
-        super().__init__(seed)
-        self.mean, self.stddev = mean, stddev
 
     def _draw(self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
         return _filled(shape, dtype, lambda size: self.mean + self.stddev * _truncated_normal(size, rng))
@@ -261,14 +257,8 @@ class _Named(VarianceScaling):
 
     _settings: tuple[float, str, str]
 
-    def __init__(
-        self,
-        seed: int | None = None,
-        input_axes: Sequence[int] | None = None,
-        output_axes: Sequence[int] | None = None,
-    ):
-        scale, mode, distribution = self._settings
-        super().__init__(scale, mode, distribution, seed, input_axes, output_axes)
+    def __init__(self, seed: int | None = None, input_axes: Any = None, output_axes: Any = None):
+        super().__init__(*self._settings, seed, input_axes, output_axes)
 
 
 @initializers.register("xavier_uniform")

@@ -9,6 +9,7 @@ from unifit.backend import backend
 from unifit.callbacks import History
 from unifit.callbacks.base import Callback, CallbackList
 from unifit.context import context
+from unifit.contract import tree
 from unifit.contract.distribution import DataParallel
 from unifit.contract.values import ArraySpec
 from unifit.data.adapt import make_source
@@ -16,7 +17,7 @@ from unifit.data.windows import Slicer, padded_batch
 from unifit.errors import ArgumentError, UnifitError
 from unifit.layer import Layer
 from unifit.symbol import Graph, symbols_in
-from unifit.training.loop import Epochs, Feed, run_evaluate, run_fit, run_predict
+from unifit.training.loop import Epochs, Feed, run_evaluate, run_fit, run_predict, train_batch
 from unifit.training.prepare import make_engine, make_objective, specs_of
 from unifit.training.spec import TrainingSpec, make_spec
 from unifit.training.trainer import Trainer
@@ -190,9 +191,7 @@ class Model(Layer):
         trainer = self._trainer_for(spec, devices, feed)
         params = {"verbose": verbose, "steps": steps}
         logs = run_evaluate(trainer, feed, CallbackList(list(callbacks or []), self, params))
-        if return_dict:
-            return logs
-        return list(logs.values()) if len(logs) > 1 else logs["loss"]
+        return _scores(logs, return_dict)
 
     def predict(
         self,
@@ -211,6 +210,36 @@ class Model(Layer):
         return run_predict(
             trainer, feed, CallbackList(list(callbacks or []), self, {"verbose": verbose, "steps": steps})
         )
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: dict[int, float] | None = None,
+        return_dict: bool = False,
+        *,
+        distribution: DataParallel | None = None,
+    ) -> Any:
+        """One update on one batch, the same step as in `fit`: for training loops of your own.
+
+        Returns:
+            The batch's loss and metrics before the update: a float, a list of floats, or a dict with return_dict.
+        """
+        spec = self._compiled("train_on_batch")
+        devices = self._devices(distribution)
+        source = make_source(x, y, sample_weight, batch_size=_rows(x), class_weight=class_weight)
+        feed = Feed(source, Slicer(devices.placement, source.batch_size))
+        trainer = self._trainer_for(spec, devices, feed)
+        return _scores(train_batch(trainer, feed), return_dict)
+
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
+        """`evaluate` on one batch."""
+        return self.evaluate(x, y, batch_size=_rows(x), verbose=0, sample_weight=sample_weight, return_dict=return_dict)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """`predict` on one batch."""
+        return self.predict(x, batch_size=_rows(x), verbose=0)
 
     def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool) -> Any:
         """Override it for a loss of your own, in `uf.ops`.
@@ -266,6 +295,18 @@ def _specs_of_shapes(shape: Any) -> Any:
     if isinstance(shape, (list, tuple)) and shape and isinstance(shape[0], (list, tuple)):
         return [_specs_of_shapes(value) for value in shape]
     return ArraySpec(tuple(2 if size is None else int(size) for size in shape), "float32")
+
+
+def _rows(x: Any) -> int:
+    """Rows of a batch in memory."""
+    return max(1, len(tree.leaves(x)[0]))
+
+
+def _scores(logs: dict[str, float], return_dict: bool) -> Any:
+    """Keras' forms of an evaluation's result."""
+    if return_dict:
+        return logs
+    return list(logs.values()) if len(logs) > 1 else logs["loss"]
 
 
 def _unpacked(data: Any) -> tuple[Any, Any, Any]:

@@ -38,7 +38,7 @@ class LearningRateSchedule(Configurable):
         Raises:
             ArgumentError: When a rate is not finite.
         """
-        rates = self._rates(np.arange(start, start + count))
+        rates = self._rates(np.arange(start, start + count, dtype=np.float64))
         if not np.all(np.isfinite(rates)):
             bad = int(np.argmin(np.isfinite(rates)))
             raise ArgumentError(
@@ -49,21 +49,15 @@ class LearningRateSchedule(Configurable):
     def __str__(self) -> str:
         return type(self).__name__
 
-    def _rates(self, steps: np.ndarray) -> np.ndarray:
-        return np.array([float(self(int(step))) for step in steps], np.float64)
+    def _rates(self, step: np.ndarray) -> np.ndarray:
+        return np.array([float(self(int(one))) for one in step], np.float64)
 
 
 class _Formula(LearningRateSchedule):
-    """A schedule given by one expression over an array of steps: call and table cannot differ."""
+    """A schedule whose `_rates` is one expression over an array of steps: call and table cannot differ."""
 
     def __call__(self, step: int) -> float:
-        return float(self._rates(np.array([step]))[0])
-
-    def _rates(self, steps: np.ndarray) -> np.ndarray:
-        return self._formula(steps.astype(np.float64))
-
-    def _formula(self, step: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
+        return float(self._rates(np.array([step], np.float64))[0])
 
 
 @schedules.register
@@ -81,7 +75,7 @@ class Constant(_Formula):
     def __init__(self, learning_rate: float):
         self.learning_rate = _number("learning_rate", learning_rate, minimum=0.0)
 
-    def _formula(self, step: np.ndarray) -> np.ndarray:
+    def _rates(self, step: np.ndarray) -> np.ndarray:
         return np.full(step.shape, self.learning_rate)
 
 
@@ -114,7 +108,7 @@ class ExponentialDecay(_UnitDecay):
         0.25
     """
 
-    def _formula(self, step: np.ndarray) -> np.ndarray:
+    def _rates(self, step: np.ndarray) -> np.ndarray:
         return self.initial_learning_rate * self.decay_rate ** self._units(step)
 
 
@@ -133,7 +127,7 @@ class InverseTimeDecay(_UnitDecay):
         0.25
     """
 
-    def _formula(self, step: np.ndarray) -> np.ndarray:
+    def _rates(self, step: np.ndarray) -> np.ndarray:
         return self.initial_learning_rate / (1.0 + self.decay_rate * self._units(step))
 
 
@@ -167,7 +161,7 @@ class PolynomialDecay(_Formula):
         self.power = _number("power", power, minimum=0.0)
         self.cycle = cycle
 
-    def _formula(self, step: np.ndarray) -> np.ndarray:
+    def _rates(self, step: np.ndarray) -> np.ndarray:
         span = self.decay_steps * (np.maximum(np.ceil(step / self.decay_steps), 1.0) if self.cycle else 1.0)
         left = 1.0 - np.minimum(step, span) / span
         return (self.initial_learning_rate - self.end_learning_rate) * left**self.power + self.end_learning_rate
@@ -198,7 +192,7 @@ class PiecewiseConstantDecay(_Formula):
         if any(low >= high for low, high in zip(self.boundaries, self.boundaries[1:], strict=False)):
             raise ArgumentError(f"PiecewiseConstantDecay got boundaries={self.boundaries}; they must increase.")
 
-    def _formula(self, step: np.ndarray) -> np.ndarray:
+    def _rates(self, step: np.ndarray) -> np.ndarray:
         return np.array(self.rates)[np.searchsorted(self.boundaries, step, side="left")]
 
 
@@ -241,7 +235,7 @@ class CosineDecay(_Formula):
         self.warmup_target = None if warmup_target is None else _number("warmup_target", warmup_target, minimum=0.0)
         self.warmup_steps = _number("warmup_steps", warmup_steps, minimum=0.0)
 
-    def _formula(self, step: np.ndarray) -> np.ndarray:
+    def _rates(self, step: np.ndarray) -> np.ndarray:
         initial, target = self.initial_learning_rate, self.warmup_target
         low, peak = (0.0, initial) if target is None else (initial, target)
         warming = low + (peak - low) * step / max(self.warmup_steps, 1.0)
@@ -285,7 +279,7 @@ class CosineDecayRestarts(_Formula):
         self.m_mul = _number("m_mul", m_mul, minimum=0.0)
         self.alpha = _number("alpha", alpha, minimum=0.0)
 
-    def _formula(self, step: np.ndarray) -> np.ndarray:
+    def _rates(self, step: np.ndarray) -> np.ndarray:
         periods = step / self.first_decay_steps  # in units of the first period, whose length is t_mul ** 0
         if self.t_mul == 1.0:
             restarts = np.floor(periods)
@@ -349,7 +343,7 @@ class WarmupStableDecay(_Formula):
             raise ArgumentError(f"WarmupStableDecay got decay={decay!r}; expected one of {', '.join(_COOLDOWNS)}.")
         self.decay = decay
 
-    def _formula(self, step: np.ndarray) -> np.ndarray:
+    def _rates(self, step: np.ndarray) -> np.ndarray:
         warming = step / max(self.warmup_steps, 1.0)
         done = np.clip((step - self.warmup_steps - self.stable_steps) / self.decay_steps, 0.0, 1.0)
         decaying = (1.0 - self.alpha) * _COOLDOWNS[self.decay](done) + self.alpha

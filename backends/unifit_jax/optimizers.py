@@ -14,9 +14,9 @@ from unifit.errors import UnsupportedError
 
 
 class Adagrad(NamedTuple):
-    """Slot of Adagrad: the sum of squares."""
+    """Slot of Adagrad."""
 
-    sum_of_squares: Any
+    square_sum: Any
 
 
 def scale_by_adagrad(initial: float, epsilon: float) -> optax.GradientTransformation:
@@ -26,7 +26,7 @@ def scale_by_adagrad(initial: float, epsilon: float) -> optax.GradientTransforma
         return Adagrad(jax.tree.map(lambda p: jnp.full_like(p, initial), params))
 
     def update(gradients: Any, slots: Adagrad, params: Any = None) -> tuple[Any, Adagrad]:
-        squares = jax.tree.map(lambda s, g: s + g * g, slots.sum_of_squares, gradients)
+        squares = jax.tree.map(lambda s, g: s + g * g, slots.square_sum, gradients)
         return jax.tree.map(lambda g, s: g / (jnp.sqrt(s) + epsilon), gradients, squares), Adagrad(squares)
 
     return optax.GradientTransformation(init, update)
@@ -37,7 +37,7 @@ class RMSprop(NamedTuple):
 
     square_average: Any
     gradient_average: Any
-    momentum: Any
+    velocity: Any
 
 
 def scale_by_rmsprop(rule: rules.RMSprop) -> optax.GradientTransformation:
@@ -51,10 +51,12 @@ def scale_by_rmsprop(rule: rules.RMSprop) -> optax.GradientTransformation:
         blend = lambda old, new: jax.tree.map(lambda a, b: rule.rho * a + (1 - rule.rho) * b, old, new)  # noqa: E731
         square = blend(slots.square_average, jax.tree.map(jnp.square, gradients))
         average = blend(slots.gradient_average, gradients) if rule.centered else None
-        spread = jax.tree.map(lambda s, a: s - a * a, square, average) if rule.centered else square
+        # The difference is a variance; rounding can make it negative.
+        variance = lambda s, a: jnp.maximum(s - a * a, 0.0)  # noqa: E731
+        spread = jax.tree.map(variance, square, average) if rule.centered else square
         steps = jax.tree.map(lambda g, s: g / (jnp.sqrt(s) + rule.epsilon), gradients, spread)
-        momentum = jax.tree.map(lambda m, u: rule.momentum * m + u, slots.momentum, steps) if rule.momentum else None
-        return momentum if rule.momentum else steps, RMSprop(square, average, momentum)
+        velocity = jax.tree.map(lambda m, u: rule.momentum * m + u, slots.velocity, steps) if rule.momentum else None
+        return velocity if rule.momentum else steps, RMSprop(square, average, velocity)
 
     return optax.GradientTransformation(init, update)
 

@@ -259,7 +259,7 @@ def test_reference_has_hand_derived_values(rule, expected):
 
 
 def test_reference_lion_keeps_beta_2_of_the_momentum_and_beta_1_for_the_step():
-    # m after g = 1 is 0.1. For g = -0.3 the step is the sign of 0.5 * 0.1 - 0.5 * 0.3 < 0, or 0.9 * 0.1 - 0.1 * 0.3 > 0.
+    # m after g = 1 is 0.1; for g = -0.3 the step is the sign of 0.05 - 0.15 with beta_1 = 0.5, of 0.09 - 0.03 with 0.9.
     gradients = [{"w": np.array(1.0)}, {"w": np.array(-0.3)}]
     assert run(rules.Lion(0.5, 0.9), {"w": np.array(0.0)}, gradients, [1.0, 1.0])["w"] == 0.0
     assert run(rules.Lion(0.9, 0.9), {"w": np.array(0.0)}, gradients, [1.0, 1.0])["w"] == -2.0
@@ -272,3 +272,8 @@ def test_reference_without_gradient_decays_and_keeps_its_momentum():
     assert actual["w"] == pytest.approx(1 - 0.1 - 0.05)
     assert actual["b"] == pytest.approx(0.95**2)
     assert params["w"] == 1.0
+
+
+def test_reference_centered_rmsprop_survives_a_constant_gradient():
+    gradients = [{"w": np.full(100, 0.1) * np.arange(1, 101)}] * 500
+    assert np.all(np.isfinite(run(rules.RMSprop(centered=True), {"w": np.ones(100)}, gradients, [1e-3] * 500)["w"]))

@@ -140,6 +140,14 @@ def train_epoch(model: Any, trainer: Trainer, feed: Feed, epoch: int, callbacks:
     return trainer.training_logs(sums)
 
 
+def train_batch(trainer: Trainer, feed: Feed) -> dict[str, float]:
+    """One update on the feed's only batch; returns its figures."""
+    window, _ = next(windows(feed.again(), feed.slicer, trainer.spec.gradient_accumulation_steps, trainer.step))
+    sums = trainer.sums(False, window.batch)
+    trainer.train(sums, trainer.engine.place(window))
+    return trainer.training_logs(sums)
+
+
 def run_evaluate(trainer: Trainer, feed: Feed, callbacks: CallbackList) -> dict[str, float]:
     """Scores every row of the feed once."""
     callbacks.on_test_begin()

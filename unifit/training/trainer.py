@@ -58,6 +58,12 @@ class Trainer:
         self._rates_version: Any = None
         self._rates_left = 0
 
+    def take_over(self, other: Trainer) -> None:
+        """Continues what another trainer began: its steps, and its optimizer slots for the parameters that both train."""
+        self.step = other.step
+        slots = self.engine.read_slots()
+        self.engine.write_slots(slots | {name: value for name, value in other.engine.read_slots().items() if name in slots})
+
     def sums(self, evaluation: bool, batch: MicroBatch) -> Sums:
         """Fresh running sums for batches like this one."""
         return Sums(self.engine, evaluation, elements_of(batch))

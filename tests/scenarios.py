@@ -1,0 +1,165 @@
+"""Runs of unifit that tests start in this process or in workers (worker.py): each returns named arrays, and nothing else.
+
+`devices` is the number of devices to train on; every other argument is plain JSON.
+"""
+
+import numpy as np
+
+import unifit as uf
+
+
+def _data(rows=37, features=5, outputs=3, seed=7):
+    r = np.random.default_rng(seed)
+    x = r.normal(size=(rows, features)).astype("float32")
+    y = r.normal(size=(rows, outputs)).astype("float32")
+    return x, y, r.uniform(0.2, 2.0, rows).astype("float32")
+
+
+def _optimizer(name, rate=1e-2):
+    return {
+        "sgd": lambda: uf.optimizers.SGD(rate),
+        "momentum": lambda: uf.optimizers.SGD(rate, momentum=0.9, nesterov=True),
+        "adamw": lambda: uf.optimizers.AdamW(rate, weight_decay=0.1),
+        "adam": lambda: uf.optimizers.Adam(rate),
+        "rmsprop": lambda: uf.optimizers.RMSprop(rate),
+        "adagrad": lambda: uf.optimizers.Adagrad(rate),
+        "lion": lambda: uf.optimizers.Lion(rate),
+    }[name]()
+
+
+def _outcome(model, history=None):
+    arrays = {f"weight {path}": value for path, value in model.weights_by_path().items()}
+    if history is not None:
+        arrays |= {f"history {key}": np.array(values) for key, values in history.history.items()}
+    return arrays
+
+
+def law_network(devices, accumulation, optimizer, clip_norm=None, epochs=2, weighted=True):
+    """Dense(tanh, L2) - BatchNormalization - Dense on ragged, shuffled, weighted rows: what reference.py does by hand."""
+    x, y, weight = _data()
+    model = uf.Sequential(
+        [
+            uf.layers.Dense(16, "tanh", kernel_regularizer=uf.regularizers.L2(0.05)),
+            uf.layers.BatchNormalization(),
+            uf.layers.Dense(3),
+        ]
+    )
+    model.build((None, 5))
+    start = {f"start {path}": value for path, value in model.weights_by_path().items()}
+    model.compile(
+        _optimizer(optimizer), "mse", gradient_accumulation_steps=accumulation, clip_norm=clip_norm
+    )
+    history = model.fit(
+        x, y, batch_size=8, epochs=epochs, verbose=0, sample_weight=weight if weighted else None,
+        distribution=uf.DataParallel(devices=devices),
+    )  # fmt: skip
+    return start | _outcome(model, history)
+
+
+def class_weights(devices):
+    """Cross-entropy with class weights and metrics on ragged rows."""
+    x, _, weight = _data()
+    y = np.random.default_rng(1).integers(0, 3, 37)
+    model = uf.Sequential([uf.layers.Dense(8, "relu"), uf.layers.Dense(3)])
+    model.compile(
+        _optimizer("sgd", 0.1), uf.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"], weighted_metrics=["accuracy"],
+    )  # fmt: skip
+    history = model.fit(
+        x, y, batch_size=10, epochs=3, verbose=0, class_weight={0: 1.0, 1: 3.0, 2: 0.25}, sample_weight=weight,
+        validation_data=(x[:7], y[:7]), distribution=uf.DataParallel(devices=devices),
+    )  # fmt: skip
+    return _outcome(model, history) | {"evaluate": model.evaluate(x, y, verbose=0), "predict": model.predict(x, verbose=0)}
+
+
+def token_masks(devices, accumulation=2):
+    """Masked positions from Embedding(mask_zero), and ignored labels: windows and devices with very unequal counts."""
+    r = np.random.default_rng(3)
+    tokens = r.integers(1, 11, (23, 6)).astype("int32")
+    lengths = r.integers(1, 7, 23)
+    tokens[np.arange(6) >= lengths[:, None]] = 0
+    labels = np.where(r.random((23, 6)) < 0.3, -1, np.roll(tokens, -1, 1))
+    model = uf.Sequential([uf.layers.Embedding(11, 8, mask_zero=True), uf.layers.Dense(8, "tanh"), uf.layers.Dense(11)])
+    model.compile(
+        _optimizer("adamw"), uf.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1),
+        metrics=["accuracy"], gradient_accumulation_steps=accumulation,
+    )  # fmt: skip
+    history = model.fit(tokens, labels, batch_size=4, epochs=2, verbose=0, distribution=uf.DataParallel(devices=devices))
+    return _outcome(model, history)
+
+
+class TwoHeads(uf.Model):
+    """Two outputs whose losses have different numbers of valid elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk = uf.layers.Dense(8, "tanh")
+        self.head = uf.layers.Dense(3)
+        self.score = uf.layers.Dense(1)
+
+    def call(self, x):
+        h = self.trunk(x)
+        return {"head": self.head(h), "score": self.score(h)}
+
+
+def two_losses(devices, accumulation=2):
+    """Dict losses with different counts: the divisors must be known before the first backward."""
+    x, y, _ = _data()
+    label = np.random.default_rng(4).integers(0, 3, 37)
+    label[::4] = -1
+    model = TwoHeads()
+    model.compile(
+        _optimizer("sgd", 0.1),
+        {"head": uf.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1), "score": "mse"},
+        loss_weights={"head": 0.7, "score": 0.3},
+        gradient_accumulation_steps=accumulation,
+    )
+    history = model.fit(
+        x, {"head": label, "score": y[:, :1]}, batch_size=6, epochs=2, verbose=0, distribution=uf.DataParallel(devices=devices)
+    )
+    return _outcome(model, history)
+
+
+def convolution(devices):
+    """Conv2D - BatchNormalization - pooling on ragged batches, with clipping."""
+    r = np.random.default_rng(5)
+    x, y = r.normal(size=(21, 8, 8, 1)).astype("float32"), r.integers(0, 4, 21)
+    model = uf.Sequential(
+        [
+            uf.layers.Conv2D(4, 3, padding="same", use_bias=False),
+            uf.layers.BatchNormalization(),
+            uf.layers.Activation("relu"),
+            uf.layers.MaxPooling2D(),
+            uf.layers.Flatten(),
+            uf.layers.Dense(4),
+        ]
+    )
+    model.compile(_optimizer("sgd", 0.05), uf.losses.SparseCategoricalCrossentropy(from_logits=True), clip_norm=0.5)
+    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, distribution=uf.DataParallel(devices=devices))
+    return _outcome(model, history)
+
+
+class Recorder(uf.Layer):
+    """Adds up the valid rows' ids of every pass of this device in a buffer: which rows did the devices see?"""
+
+    def build(self, input_shape):
+        self.seen = self.add_weight((64,), "zeros", trainable=False)
+
+    def call(self, x, training):
+        ambient = uf.context()
+        if training:
+            ids = uf.ops.cast(x[:, 0], "int32")
+            rows = uf.ops.cast(uf.ops.one_hot(ids, 64), "float32")
+            if ambient.valid is not None:
+                rows = uf.ops.where(uf.ops.expand_dims(ambient.valid, -1), rows, 0.0)
+            self.seen = self.seen + ambient.sum_over_devices(uf.ops.sum(rows, axis=0))
+        return x
+
+
+def rows_seen(devices, epochs=1):
+    """Every row id exactly once an epoch, over all devices."""
+    ids = np.arange(37, dtype="float32")[:, None]
+    model = uf.Sequential([Recorder(), uf.layers.Dense(1)])
+    model.compile(_optimizer("sgd", 0.0), "mse")
+    model.fit(ids, ids, batch_size=8, epochs=epochs, verbose=0, distribution=uf.DataParallel(devices=devices))
+    return {"seen": model.weights_by_path()["0.seen"]}

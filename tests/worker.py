@@ -1,0 +1,147 @@
+"""A job of workers on one machine that runs scenarios on request, so that a start is paid once a test session.
+
+As a program (`python worker.py`) it is one worker: it reads requests, one JSON line each, from its standard input, runs
+`scenarios.<name>(**arguments)`, writes the arrays that it returns to an .npz file, and answers with one line.
+"""
+
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from pathlib import Path
+
+import numpy as np
+
+START_LIMIT_S = 60.0
+CALL_LIMIT_S = 100.0
+ANSWER = "\x01unifit-worker "
+
+
+class WorkerError(AssertionError):
+    """A scenario failed in a worker; carries the worker's traceback."""
+
+
+class Job:
+    """Workers that share `devices` devices on the active backend: one process a device on torch, else one process.
+
+    Args:
+        backend: Name of the backend.
+        devices: Number of devices.
+    """
+
+    def __init__(self, backend, devices):
+        self.folder = tempfile.TemporaryDirectory(prefix="unifit-test-")
+        count = devices if backend == "torch" else 1
+        port = _free_port()
+        self.processes, self.answers = [], []
+        for rank in range(count):
+            environment = os.environ | {"UNIFIT_BACKEND": backend, "OMP_NUM_THREADS": "1"}
+            if backend == "torch" and count > 1:
+                environment |= {
+                    "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
+                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                }  # fmt: skip
+            elif devices > 1:
+                environment["UNIFIT_CPU_DEVICES"] = str(devices)
+            log = open(Path(self.folder.name) / f"{rank}.log", "w")  # noqa: SIM115
+            process = subprocess.Popen(
+                [sys.executable, "-W", "ignore", __file__],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, start_new_session=True,
+            )  # fmt: skip
+            log.close()
+            answers = queue.Queue()
+            threading.Thread(target=_collect, args=(process.stdout, answers), daemon=True).start()
+            self.processes.append(process)
+            self.answers.append(answers)
+        self._number = 0
+
+    def run(self, scenario, **arguments):
+        """Runs a scenario on every worker; returns each rank's arrays.
+
+        Raises:
+            WorkerError: When a worker fails, dies or takes too long; the job is closed then.
+        """
+        self._number += 1
+        paths = [str(Path(self.folder.name) / f"{self._number}-{rank}.npz") for rank in range(len(self.processes))]
+        for process, path in zip(self.processes, paths, strict=True):
+            try:
+                process.stdin.write(json.dumps({"scenario": scenario, "arguments": arguments, "path": path}) + "\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                self._fail(f"a worker had ended before {scenario}")
+        limit = CALL_LIMIT_S + (START_LIMIT_S if self._number == 1 else 0.0)
+        results = []
+        for rank, answers in enumerate(self.answers):
+            try:
+                answer = answers.get(timeout=limit)
+            except queue.Empty:
+                self._fail(f"rank {rank} gave no answer to {scenario} in {limit:.0f} s")
+            if answer is None:
+                self._fail(f"rank {rank} ended during {scenario}")
+            if answer != "ok":
+                self._fail(f"rank {rank} failed in {scenario}:\n{json.loads(answer)}")
+            with np.load(paths[rank]) as arrays:
+                results.append(dict(arrays))
+            os.unlink(paths[rank])
+        return results
+
+    def _fail(self, message):
+        logs = "\n".join(p.read_text()[-2000:] for p in sorted(Path(self.folder.name).glob("*.log")))
+        self.close()
+        raise WorkerError(f"{message}\n{logs}")
+
+    @property
+    def closed(self):
+        return not self.processes
+
+    def close(self):
+        """Ends the workers."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait()
+            process.stdin.close()
+        self.processes = []
+        self.folder.cleanup()
+
+
+def _collect(stream, answers):
+    for line in stream:
+        if line.startswith(ANSWER):
+            answers.put(line[len(ANSWER) :].rstrip("\n"))
+    answers.put(None)
+    stream.close()
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def main():
+    """The worker's loop."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import scenarios
+
+    import unifit
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            unifit.set_seed(0)
+            arrays = getattr(scenarios, request["scenario"])(**request["arguments"])
+            np.savez(request["path"], **{key: np.asarray(value) for key, value in arrays.items()})
+            answer = "ok"
+        except BaseException:
+            answer = json.dumps(traceback.format_exc())
+        print(f"\n{ANSWER}{answer}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
