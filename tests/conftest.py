@@ -9,6 +9,7 @@ import uuid
 
 import pytest
 
+import worker
 from run import BACKENDS, CPU_ENVIRONMENT, SESSION_VARIABLE, Process, kill, processes
 
 HOW_TO_RUN = "Run one backend with `UNIFIT_BACKEND=jax pytest` and all of them with `python tests/run.py`."
@@ -112,3 +113,24 @@ def fixed_seed():
 def backend_name() -> str:
     """Name of the backend under test."""
     return BACKEND
+
+
+@pytest.fixture(scope="session")
+def jobs(no_process_left_running):
+    """Workers by number of devices, started when first asked for and ended with the session."""
+    started = {}
+    yield started
+    for job in started.values():
+        job.close()
+
+
+@pytest.fixture
+def run_on(jobs):
+    """`run_on(devices, scenario, **arguments)` runs scenarios.<scenario> on so many devices; returns each rank's arrays."""
+
+    def run(devices, scenario, **arguments):
+        if devices not in jobs or jobs[devices].closed:
+            jobs[devices] = worker.Job(BACKEND, devices)
+        return jobs[devices].run(scenario, devices=devices, **arguments)
+
+    return run

@@ -46,9 +46,7 @@ def law_network(devices, accumulation, optimizer, clip_norm=None, epochs=2, weig
     )
     model.build((None, 5))
     start = {f"start {path}": value for path, value in model.weights_by_path().items()}
-    model.compile(
-        _optimizer(optimizer), "mse", gradient_accumulation_steps=accumulation, clip_norm=clip_norm
-    )
+    model.compile(_optimizer(optimizer), "mse", gradient_accumulation_steps=accumulation, clip_norm=clip_norm)
     history = model.fit(
         x, y, batch_size=8, epochs=epochs, verbose=0, sample_weight=weight if weighted else None,
         distribution=uf.DataParallel(devices=devices),
@@ -69,7 +67,10 @@ def class_weights(devices):
         x, y, batch_size=10, epochs=3, verbose=0, class_weight={0: 1.0, 1: 3.0, 2: 0.25}, sample_weight=weight,
         validation_data=(x[:7], y[:7]), distribution=uf.DataParallel(devices=devices),
     )  # fmt: skip
-    return _outcome(model, history) | {"evaluate": model.evaluate(x, y, verbose=0), "predict": model.predict(x, verbose=0)}
+    return _outcome(model, history) | {
+        "evaluate": model.evaluate(x, y, verbose=0),
+        "predict": model.predict(x, verbose=0),
+    }
 
 
 def token_masks(devices, accumulation=2):
@@ -84,7 +85,9 @@ def token_masks(devices, accumulation=2):
         _optimizer("adamw"), uf.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1),
         metrics=["accuracy"], gradient_accumulation_steps=accumulation,
     )  # fmt: skip
-    history = model.fit(tokens, labels, batch_size=4, epochs=2, verbose=0, distribution=uf.DataParallel(devices=devices))
+    history = model.fit(
+        tokens, labels, batch_size=4, epochs=2, verbose=0, distribution=uf.DataParallel(devices=devices)
+    )
     return _outcome(model, history)
 
 
@@ -115,7 +118,12 @@ def two_losses(devices, accumulation=2):
         gradient_accumulation_steps=accumulation,
     )
     history = model.fit(
-        x, {"head": label, "score": y[:, :1]}, batch_size=6, epochs=2, verbose=0, distribution=uf.DataParallel(devices=devices)
+        x,
+        {"head": label, "score": y[:, :1]},
+        batch_size=6,
+        epochs=2,
+        verbose=0,
+        distribution=uf.DataParallel(devices=devices),
     )
     return _outcome(model, history)
 
@@ -163,3 +171,34 @@ def rows_seen(devices, epochs=1):
     model.compile(_optimizer("sgd", 0.0), "mse")
     model.fit(ids, ids, batch_size=8, epochs=epochs, verbose=0, distribution=uf.DataParallel(devices=devices))
     return {"seen": model.weights_by_path()["0.seen"]}
+
+
+def digits_curve(devices, steps=50):
+    """The losses of the first updates of examples/digits.py: shuffled, no dropout, float32."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    x = (x.reshape(-1, 8, 8, 1) / 16.0).astype("float32")
+    model = uf.Sequential(
+        [
+            uf.layers.Conv2D(32, 3, padding="same", use_bias=False),
+            uf.layers.BatchNormalization(),
+            uf.layers.Activation("relu"),
+            uf.layers.MaxPooling2D(),
+            uf.layers.Conv2D(64, 3, padding="same", activation="relu"),
+            uf.layers.Flatten(),
+            uf.layers.Dense(10),
+        ]
+    )
+    model.build((None, 8, 8, 1))
+    start = {f"start {path}": value for path, value in model.weights_by_path().items()}
+    schedule = uf.schedules.CosineDecay(3e-3, 276, warmup_steps=27)
+    model.compile(
+        uf.optimizers.AdamW(schedule, weight_decay=0.01), uf.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    # One step an "epoch": steps_per_epoch goes on through the shuffled data, so each history entry is one update's loss.
+    history = model.fit(
+        x[:1440], y[:1440], batch_size=64, epochs=steps, steps_per_epoch=1, verbose=0,
+        distribution=uf.DataParallel(devices=devices),
+    )  # fmt: skip
+    return start | {"losses": np.array(history.history["loss"])}

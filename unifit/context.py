@@ -51,6 +51,11 @@ class CallContext:
             self._stream = self._make_stream()
         return self._stream
 
+    @property
+    def spans_devices(self) -> bool:
+        """Whether other devices share this micro-batch, so that `sum_over_devices` communicates."""
+        return self._sum_over_devices is not None
+
     def sum_over_devices(self, x: Any) -> Any:
         """Differentiable sum of `x` over the devices that share this micro-batch; `x` itself on one device."""
         return x if self._sum_over_devices is None else self._sum_over_devices(x)

@@ -49,8 +49,12 @@ class Layer(Configurable, Module):
     supports_masking = False
     """Whether a mask on the first argument holds for the output as it stands."""
 
+    makes_mask = False
+    """Whether `compute_mask` makes a mask out of an input that carries none, as Embedding(mask_zero=True) does."""
+
     _takes_training = False
     _takes_mask = False
+    _first_parameter = ""
 
     def __init__(self, *, name: str | None = None, trainable: bool = True):
         super().__init__()
@@ -63,6 +67,7 @@ class Layer(Configurable, Module):
             names = inspect.signature(cls.call).parameters
             cls._takes_training = "training" in names
             cls._takes_mask = "mask" in names
+            cls._first_parameter = list(names)[1] if len(names) > 1 else ""
         if "build" in cls.__dict__:
             cls.build = _marking_built(cls.__dict__["build"])
 
@@ -207,12 +212,12 @@ class Layer(Configurable, Module):
         if ambient is None:
             return self._call_alone(args, kwargs)
         if not self.built:
-            self._build(ambient, args)
+            self._build(ambient, args, kwargs)
         if "training" in kwargs:
             return self._call_in_mode(ambient, args, kwargs)
         if self._takes_training:
             kwargs["training"] = ambient.training
-        if not ambient.has_masks:
+        if not ambient.has_masks and not self.makes_mask:
             return self.call(*args, **kwargs)
         return self._call_masked(ambient, args, kwargs)
 
@@ -226,12 +231,12 @@ class Layer(Configurable, Module):
             ambient.training = kept
 
     def _call_masked(self, ambient: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        inputs = args[0] if args else None
+        inputs = args[0] if args else kwargs.get(self._first_parameter)
         mask = tree.map(ambient.mask_of, inputs) if isinstance(inputs, (list, tuple, dict)) else ambient.mask_of(inputs)
         if self._takes_mask and kwargs.get("mask") is None:
             kwargs["mask"] = mask
         y = self.call(*args, **kwargs)
-        if tree.leaves(mask) and not isinstance(y, (list, tuple, dict)) and ambient.mask_of(y) is None:
+        if (self.makes_mask or tree.leaves(mask)) and not isinstance(y, (list, tuple, dict)) and ambient.mask_of(y) is None:
             after = self.compute_mask(inputs, mask)
             if after is not None:
                 ambient.set_mask(y, after)
@@ -265,15 +270,18 @@ class Layer(Configurable, Module):
         make_weights(self, get_seed())
         self.__dict__["_ready"] = True
 
-    def _build(self, ambient: CallContext, args: tuple[Any, ...]) -> None:
-        if not ambient.abstract:
+    def _build(self, ambient: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not ambient.abstract and type(self).build is not Layer.build:
             raise UnifitError(
                 f"Layer '{self.name}' runs for the first time in the middle of training, so it has no weights: it was not "
                 "called when the model was built. Call model.build(shape) on data that reaches it, or build it yourself."
             )
         parameters = inspect.signature(self.build).parameters.values()
         room = len(args) if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(parameters)
-        self.build(*(tree.map(lambda array: tuple(array.shape), argument) for argument in args[:room]))
+        # Arguments that were given by name count at the place of their parameter.
+        names = list(inspect.signature(self.call).parameters)[len(args) : room]
+        given = [*args[:room], *(kwargs.get(name) for name in names)]
+        self.build(*(tree.map(lambda array: tuple(array.shape), argument) for argument in given))
 
     # Attributes
 

@@ -394,5 +394,5 @@ def _normalised(name: str) -> str:
 
 
 def snake_case(name: str) -> str:
-    """MeanSquaredError -> mean_squared_error, L1L2 -> l1_l2."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    """MeanSquaredError -> mean_squared_error, L1L2 -> l1_l2, Conv2DTranspose -> conv2d_transpose."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[0-9])(?=[A-Z](?!$|[A-Z]))|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

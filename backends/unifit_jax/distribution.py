@@ -57,6 +57,9 @@ class Devices:
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
+    def wait(self) -> None:
+        """Nothing to wait for: the job is one process."""
+
 
 def prepare(distribution: DataParallel | None) -> Devices:
     """The devices for an intent; None is one device.

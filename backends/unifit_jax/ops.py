@@ -236,7 +236,8 @@ def unstack(x, num=None, axis=0):
 
 def split(x, indices_or_sections, axis=0):
     if not isinstance(indices_or_sections, int):
-        indices_or_sections = tuple(indices_or_sections)
+        n = x.shape[axis]
+        indices_or_sections = [builtins.min(i if i >= 0 else n + i, n) for i in indices_or_sections]
     return list(jnp.split(x, indices_or_sections, axis))
 
 

@@ -393,7 +393,7 @@ def ravel(x):
 
 
 def transpose(x, axes=None):
-    return tf.transpose(x, axes)
+    return tf.transpose(x, axes if axes is None else [axis % x.shape.rank for axis in axes])
 
 
 def swapaxes(x, axis1, axis2):
@@ -439,6 +439,8 @@ def stack(x, axis=0):
 
 
 def unstack(x, num=None, axis=0):
+    if num is not None and x.shape[axis] not in (num, None):
+        raise ValueError(f"unstack got num={num} for an axis of size {x.shape[axis]}; leave num out or make them equal.")
     return tf.unstack(x, num, axis)
 
 
@@ -559,7 +561,7 @@ def ones(shape, dtype="float32"):
 
 
 def full(shape, fill_value, dtype="float32"):
-    return tf.fill(shape, tf.cast(fill_value, dtype))
+    return tf.broadcast_to(tf.cast(fill_value, dtype), shape)
 
 
 def zeros_like(x, dtype=None):
@@ -603,7 +605,10 @@ def triu(x, k=0):
 
 
 def one_hot(x, num_classes, axis=-1, dtype="float32"):
-    return tf.one_hot(x, num_classes, dtype=dtype, axis=axis)
+    axis = axis % (x.shape.rank + 1)
+    if dtype == "bool":
+        return tf.one_hot(x, num_classes, True, False, axis=axis)
+    return tf.one_hot(x, num_classes, axis=axis, dtype=dtype)
 
 
 # --- Indexing and sorting ---------------------------------------------------------------------------------------------

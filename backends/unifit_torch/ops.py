@@ -193,12 +193,12 @@ def mean(x, axis=None, keepdims=False):
 
 def var(x, axis=None, keepdims=False):
     x = _floating(x)
-    return torch.zeros_like(x) if axis == () else torch.var(x, axis, correction=0, keepdim=keepdims)
+    return x - x if axis == () else torch.var(x, axis, correction=0, keepdim=keepdims)
 
 
 def std(x, axis=None, keepdims=False):
     x = _floating(x)
-    return torch.zeros_like(x) if axis == () else torch.std(x, axis, correction=0, keepdim=keepdims)
+    return x - x if axis == () else torch.std(x, axis, correction=0, keepdim=keepdims)
 
 
 def max(x, axis=None, keepdims=False):
@@ -484,7 +484,7 @@ def one_hot(x, num_classes, axis=-1, dtype="float32"):
 
 def _indices(indices, device):
     if not isinstance(indices, Tensor):
-        return torch.as_tensor(indices, dtype=torch.int64, device=device)
+        indices = torch.tensor(indices, dtype=torch.int64, device=device)
     # aten reads uint8 as a mask.
     return indices if indices.dtype in (torch.int32, torch.int64) else indices.to(torch.int64)
 
@@ -522,7 +522,7 @@ def sort(x, axis=-1):
 
 
 def argsort(x, axis=-1):
-    return torch.argsort(x, axis, stable=True).to(torch.int32)
+    return torch.argsort(x, dim=axis, stable=True).to(torch.int32)
 
 
 def top_k(x, k, sorted=True):

@@ -25,14 +25,14 @@ def gradients(function, *arrays):
     if backend.name == "jax":
         import jax
 
-        found = jax.grad(function, argnums=tuple(range(len(tensors))))(*tensors)
+        found = jax.jit(jax.grad(function, argnums=tuple(range(len(tensors)))))(*tensors)
     elif backend.name == "tensorflow":
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
             tape.watch(tensors)
             y = function(*tensors)
-        found = tape.gradient(y, tensors)
+        found = map(tf.convert_to_tensor, tape.gradient(y, tensors))  # gathers give sparse ones
     else:
         import torch
 

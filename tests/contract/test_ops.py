@@ -19,6 +19,15 @@ BFLOAT16_EPSILON = 2.0**-8
 FINITE_DIFFERENCES = 1e-3  # float32 gradients against central differences in float64
 
 
+def first_of_each(cases, number):
+    """At most `number` cases of every function, evenly spread over its cases: compiling each of them takes a while."""
+    by_name = {}
+    for case in cases:
+        by_name.setdefault(case.name, []).append(case)
+    for group in by_name.values():
+        yield from group[:: -(-len(group) // number)]
+
+
 def arrays_of(value):
     """The NumPy arrays in a case's arguments, in order."""
     found = []
@@ -60,7 +69,7 @@ def test_op_gives_the_reference_value(case):
 
 
 @pytest.mark.backends("jax", "tensorflow", reason="torch runs eagerly")
-@pytest.mark.parametrize("case", [case for case in CASES if not case.eager_only], ids=str)
+@pytest.mark.parametrize("case", list(first_of_each((c for c in CASES if not c.eager_only), 4)), ids=str)
 def test_op_gives_the_reference_value_compiled(case):
     outputs = []
 
@@ -126,7 +135,7 @@ def round_to_bfloat16(x):
     return np.where(np.isfinite(x), bits.astype(np.uint32).view(np.float32), x).reshape(x.shape)
 
 
-@pytest.mark.parametrize("case", list(half_cases()), ids=str)
+@pytest.mark.parametrize("case", list(first_of_each(half_cases(), 4)), ids=str)
 def test_op_keeps_bfloat16(case):
     """The inputs are exact in bfloat16, the result is within some roundings of the true one."""
 
@@ -190,12 +199,15 @@ DIFFERENTIATED = (
 
 def gradient_cases():
     for case in CASES:
+        # At the corners of max and std, and where probabilities are clipped, a slope is a matter of taste.
+        smooth = case.label not in ("wide", "nan", "certain") and not (case.name == "std" and case.kwargs.get("axis") == ())
+        smooth = smooth and not (case.name == "std" and case.label in ("size_1", "zero_dim"))
         float_first = case.args and isinstance(case.args[0], np.ndarray) and case.args[0].dtype == np.float32
-        if case.name in DIFFERENTIATED and float_first and case.args[0].size and case.label not in ("wide", "nan"):
+        if case.name in DIFFERENTIATED and float_first and case.args[0].size and smooth:
             yield case
 
 
-@pytest.mark.parametrize("case", list(gradient_cases()), ids=str)
+@pytest.mark.parametrize("case", list(first_of_each(gradient_cases(), 10)), ids=str)
 def test_gradient_is_the_references_slope(case):
     """The derivative along a random direction, against central differences of the reference in float64."""
     x, *rest = case.args

@@ -25,6 +25,10 @@ class Devices(Protocol):
         """Variables of a model are made inside it (tensorflow: the strategy's scope)."""
         ...
 
+    def wait(self) -> None:
+        """Returns when every process of the job has called it: what one process wrote can be read by all then."""
+        ...
+
 
 class Engine(Protocol):
     """`Engine(model, plan, devices)` adopts the model's variables under the distribution.
