@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 import unifit.ops as ops
 from unifit.backend import backend
 from unifit.context import CallContext
@@ -16,7 +18,7 @@ from unifit.weights import records_of
 
 def spec_of(array: Any) -> ArraySpec:
     """Shape and dtype of a host or device array, with the dtype that placement gives it."""
-    dtype = ops.dtype(array)
+    dtype = array.dtype.name if isinstance(array, np.ndarray) else ops.dtype(array)
     return ArraySpec(tuple(array.shape), {"float64": "float32", "int64": "int32"}.get(dtype, dtype))
 
 

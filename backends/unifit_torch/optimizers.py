@@ -1,0 +1,215 @@
+"""Update rules on PyTorch: torch.optim's fused kernels where they obey unifit/contract/optimizers.py, else foreach operations.
+
+The kernels are called as torch.optim's own classes call them, without the classes: those keep their state lazily, know no
+decoupled decay but AdamW's, and cost dozens of Python calls a step. Nothing here reads a device value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unifit.contract import optimizers as rules
+from unifit.errors import UnsupportedError
+
+
+class Snapshot:
+    """Copies of tensors from before an update, to be put back where the update turns out to be skipped."""
+
+    def __init__(self, tensors: list[Tensor]):
+        self._tensors = tensors
+        self._copies = [torch.empty_like(tensor) for tensor in tensors]
+
+    def take(self) -> None:
+        """Copies the tensors as they are."""
+        torch._foreach_copy_(self._copies, self._tensors)
+
+    def restore_unless(self, applied: Tensor) -> None:
+        """Puts the copies back where `applied`, a bool scalar, is False."""
+        for tensor, copy in zip(self._tensors, self._copies, strict=True):
+            torch.where(applied, tensor, copy, out=tensor)
+
+
+class Optimizer:
+    """A rule bound to parameters: what its subclasses share.
+
+    Args:
+        rule: The rule.
+        params: Parameters; those that decay come first.
+        num_decayed: How many of them decay.
+
+    Attributes:
+        slots: Canonical slot name -> one float32 tensor for each parameter.
+    """
+
+    initial_slot_value = 0.0
+
+    def __init__(self, rule: Any, params: list[Tensor], num_decayed: int):
+        self.rule, self.params = rule, params
+        self.slots = {
+            name: [torch.full_like(p, self.initial_slot_value, dtype=torch.float32, requires_grad=False) for p in params]
+            for name in rule.slot_names
+        }
+        self._decayed = params[:num_decayed] if rule.weight_decay else []
+
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor, iterations: Tensor) -> None:
+        """Changes parameters and slots in place where `applied`, under no_grad.
+
+        Args:
+            gradients: One for each parameter; may be overwritten.
+            rate: Learning rate, float32 scalar.
+            applied: bool scalar.
+            iterations: Updates before this one, integer scalar.
+        """
+        raise NotImplementedError
+
+    def _decay(self, rate: Tensor) -> None:
+        if self._decayed:
+            torch._foreach_mul_(self._decayed, 1.0 - rate * self.rule.weight_decay)
+
+
+class SGD(Optimizer):
+    """torch's fused kernel; its own weight decay would enter the velocity."""
+
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor, iterations: Tensor) -> None:
+        if self._decayed:
+            self._decay(rate * applied)
+        torch._fused_sgd_(
+            self.params,
+            gradients,
+            self.slots.get("velocity", []),
+            weight_decay=0.0,
+            momentum=self.rule.momentum,
+            lr=rate,
+            dampening=0.0,
+            nesterov=self.rule.nesterov,
+            maximize=False,
+            is_first_step=False,
+            found_inf=torch.logical_not(applied).float(),
+        )
+
+
+class Adam(Optimizer):
+    """torch's fused AdamW kernel, once for the parameters that decay and once for the others."""
+
+    def __init__(self, rule: rules.Adam, params: list[Tensor], num_decayed: int):
+        super().__init__(rule, params, num_decayed)
+        decayed = len(self._decayed)
+        groups = ((slice(decayed), rule.weight_decay), (slice(decayed, len(params)), 0.0))
+        m, v = self.slots["m"], self.slots["v"]
+        self._groups = [(part, params[part], m[part], v[part], decay) for part, decay in groups if params[part]]
+
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor, iterations: Tensor) -> None:
+        step, skipped = (iterations + 1).float(), torch.logical_not(applied).float()
+        for part, params, m, v, decay in self._groups:
+            torch._fused_adamw_(
+                params,
+                gradients[part],
+                m,
+                v,
+                [],
+                [step] * len(params),
+                lr=rate,
+                beta1=self.rule.beta_1,
+                beta2=self.rule.beta_2,
+                weight_decay=decay,
+                eps=self.rule.epsilon,
+                amsgrad=False,
+                maximize=False,
+                found_inf=skipped,
+            )
+
+
+class ForeachOptimizer(Optimizer):
+    """Rules without a fused kernel: computed in place, and put back where the update is skipped."""
+
+    def __init__(self, rule: Any, params: list[Tensor], num_decayed: int):
+        super().__init__(rule, params, num_decayed)
+        self._before = Snapshot([*params, *(slot for slots in self.slots.values() for slot in slots)])
+
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor, iterations: Tensor) -> None:
+        self._before.take()
+        self._decay(rate)
+        steps = self.steps(gradients)
+        torch._foreach_sub_(self.params, torch._foreach_mul(steps, rate))
+        self._before.restore_unless(applied)
+
+    def steps(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Advances the slots; returns what is multiplied by the rate and subtracted."""
+        raise NotImplementedError
+
+
+class RMSprop(ForeachOptimizer):
+    """The equations of the rule, line by line."""
+
+    def steps(self, gradients: list[Tensor]) -> list[Tensor]:
+        rule, squares = self.rule, self.slots["square_average"]
+        torch._foreach_mul_(squares, rule.rho)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1.0 - rule.rho)
+        if rule.centered:
+            averages = self.slots["gradient_average"]
+            torch._foreach_mul_(averages, rule.rho)
+            torch._foreach_add_(averages, gradients, alpha=1.0 - rule.rho)
+            squares = torch._foreach_addcmul(squares, averages, averages, value=-1.0)
+            torch._foreach_clamp_min_(squares, 0.0)
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_add_(roots, rule.epsilon)
+        steps = torch._foreach_div(gradients, roots)
+        if not rule.momentum:
+            return steps
+        velocities = self.slots["velocity"]
+        torch._foreach_mul_(velocities, rule.momentum)
+        torch._foreach_add_(velocities, steps)
+        return velocities
+
+
+class Adagrad(ForeachOptimizer):
+    """The equations of the rule; torch's fused kernel has no form for every device."""
+
+    def __init__(self, rule: rules.Adagrad, params: list[Tensor], num_decayed: int):
+        self.initial_slot_value = rule.initial_accumulator_value
+        super().__init__(rule, params, num_decayed)
+
+    def steps(self, gradients: list[Tensor]) -> list[Tensor]:
+        sums = self.slots["square_sum"]
+        torch._foreach_addcmul_(sums, gradients, gradients, value=1.0)
+        roots = torch._foreach_sqrt(sums)
+        torch._foreach_add_(roots, self.rule.epsilon)
+        return torch._foreach_div(gradients, roots)
+
+
+class Lion(ForeachOptimizer):
+    """The equations of the rule."""
+
+    def steps(self, gradients: list[Tensor]) -> list[Tensor]:
+        rule, m = self.rule, self.slots["m"]
+        steps = torch._foreach_mul(m, rule.beta_1)
+        torch._foreach_add_(steps, gradients, alpha=1.0 - rule.beta_1)
+        torch._foreach_sign_(steps)
+        torch._foreach_mul_(m, rule.beta_2)
+        torch._foreach_add_(m, gradients, alpha=1.0 - rule.beta_2)
+        return steps
+
+
+_OPTIMIZERS: dict[type, type[Optimizer]] = {
+    rules.SGD: SGD,
+    rules.Adam: Adam,
+    rules.AdamW: Adam,
+    rules.RMSprop: RMSprop,
+    rules.Adagrad: Adagrad,
+    rules.Lion: Lion,
+}
+
+
+def make(rule: Any, params: list[Tensor], num_decayed: int) -> Optimizer:
+    """The rule bound to `params`, of which the first `num_decayed` decay.
+
+    Raises:
+        UnsupportedError: For a rule that is not there.
+    """
+    found = _OPTIMIZERS.get(type(rule))
+    if found is None:
+        raise UnsupportedError(f"unifit on torch has no update rule for {type(rule).__name__}.")
+    return found(rule, params, num_decayed)
