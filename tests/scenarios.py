@@ -202,3 +202,24 @@ def digits_curve(devices, steps=50):
         distribution=uf.DataParallel(devices=devices),
     )  # fmt: skip
     return start | {"losses": np.array(history.history["loss"])}
+
+
+class Vector(uf.Layer):
+    """y = t * w with w = [0, 0]."""
+
+    def build(self, input_shape):
+        self.w = self.add_weight((2,), "zeros")
+
+    def call(self, t):
+        return t * self.w
+
+
+def clip_over_devices(devices):
+    """S-GA-04 with the two micro-batches on two devices."""
+    x = np.array([[2, 0], [0, 2]], np.float32)
+    model = uf.Sequential([Vector()])
+    model.compile(uf.optimizers.SGD(1.0), lambda y, p: uf.ops.sum(p, axis=-1), clip_norm=1.0)
+    history = model.fit(
+        x, x, batch_size=2, shuffle=False, verbose=0, distribution=uf.DataParallel(devices=devices)
+    )
+    return {"w": model.get_weights()[0], "grad_norm": history.history["grad_norm"][0]}

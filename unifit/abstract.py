@@ -13,7 +13,7 @@ from unifit.backend import backend
 from unifit.context import CallContext
 from unifit.contract import tree
 from unifit.contract.values import ArraySpec
-from unifit.weights import records_of
+from unifit.weights import layers_of, records_of
 
 
 def spec_of(array: Any) -> ArraySpec:
@@ -38,22 +38,33 @@ def infer(root: Any, function: Callable[..., Any], *specs: Any, valid: Any = Non
 
 @contextlib.contextmanager
 def placeholders(root: Any) -> Iterator[None]:
-    """Shadows every weight below `root` by abstract zeros, and those that are recorded meanwhile."""
+    """Shadows every weight below `root` by abstract zeros, and those that are recorded meanwhile.
+
+    When the pass fails, nothing has been built: it can be tried again on other inputs.
+    """
+    unbuilt = [module for _, module in layers_of(root) if not module.built]
+    failed = True
     shadows: dict[tuple[int, str], tuple[Any, str, Any]] = {}
     for _, owner, name, record in records_of(root):
         shadows[id(owner), name] = (owner, name, owner.__dict__.get(name))
         owner.__dict__[name] = ops.zeros(record.shape, record.dtype)
     try:
         yield
+        failed = False
     finally:
         for owner, name, kept in shadows.values():
             if kept is None:
                 owner.__dict__.pop(name, None)
             else:
                 owner.__dict__[name] = kept
-        for _, owner, name, record in records_of(root):
-            if (id(owner), name) not in shadows:
-                owner.__dict__[name] = record
+        for _, owner, name, record in list(records_of(root)):
+            if (id(owner), name) in shadows:
+                continue
+            owner.__dict__[name] = record
+            if failed:
+                del owner.__dict__[name], owner._records[name]
+        for module in unbuilt if failed else ():
+            module.__dict__["built"] = False
 
 
 def shapes(specs: Any) -> Any:

@@ -25,9 +25,10 @@ _OPS = (
     "log_softmax tanh"
 ).split()
 _by_name: dict[str, Callable[[Any], Any]] = {"linear": linear, "gelu": gelu} | {n: getattr(ops, n) for n in _OPS}
-_by_name |= {"exponential": ops.exp, "swish": ops.silu}
+_ALIASES = {"swish": ops.silu, "hard_swish": ops.hard_silu}
+_by_name |= {"exponential": ops.exp} | _ALIASES
 for _name, _function in _by_name.items():
-    if _name != "swish":
+    if _name not in _ALIASES:
         register_serializable(package="unifit.activation", name=_name)(_function)
 
 

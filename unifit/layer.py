@@ -241,12 +241,15 @@ class Layer(Configurable, Module):
             if after is not None:
                 ambient.set_mask(y, after)
             elif type(self).compute_mask is Layer.compute_mask and not list(self.named_children()):
-                warnings.warn(
-                    f"{type(self).__name__} '{self.name}' got an input with a mask and drops it: padded positions count as "
-                    "valid from here on. Set supports_masking = True where the mask holds for the output too.",
-                    stacklevel=3,
-                )
+                self._warn_of_dropped_mask()
         return y
+
+    def _warn_of_dropped_mask(self) -> None:
+        warnings.warn(
+            f"{type(self).__name__} '{self.name}' got an input with a mask and drops it: padded positions count as "
+            "valid from here on. Set supports_masking = True where the mask holds for the output too.",
+            stacklevel=4,
+        )
 
     def _call_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An outermost call: on Symbols it is recorded, on arrays it runs at once, in inference mode unless told otherwise."""

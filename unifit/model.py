@@ -6,18 +6,23 @@ from typing import Any
 
 from unifit.abstract import infer
 from unifit.backend import backend
-from unifit.callbacks import History
-from unifit.callbacks.base import Callback, CallbackList
+from unifit.callbacks import Callback, History
+from unifit.callbacks.callback_list import CallbackList, fit_callbacks, run_callbacks
+from unifit.callbacks.progress_bar import verbosity
 from unifit.context import context
 from unifit.contract import tree
 from unifit.contract.distribution import DataParallel
 from unifit.contract.values import ArraySpec
 from unifit.data.adapt import make_source
+from unifit.data.class_weights import labels_are_sparse
+from unifit.data.feed import Feed
+from unifit.data.validation import split_validation, validation_source
 from unifit.data.windows import Slicer, padded_batch
 from unifit.errors import ArgumentError, UnifitError
 from unifit.layer import Layer
-from unifit.symbol import Graph, symbols_in
-from unifit.training.loop import Epochs, Feed, run_evaluate, run_fit, run_predict, train_batch
+from unifit.graph import Graph
+from unifit.symbol import symbols_in
+from unifit.training.loop import Epochs, run_evaluate, run_fit, run_predict, train_batch
 from unifit.training.prepare import make_engine, make_objective, specs_of
 from unifit.training.spec import TrainingSpec, make_spec
 from unifit.training.trainer import Trainer
@@ -139,7 +144,7 @@ class Model(Layer):
         batch_size: int | None = None,
         epochs: int = 1,
         verbose: Any = "auto",
-        callbacks: list[Callback] | None = None,
+        callbacks: Callback | list[Callback] | None = None,
         validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
@@ -155,20 +160,41 @@ class Model(Layer):
     ) -> History:
         """Trains for a number of epochs; Keras' arguments and meanings."""
         spec = self._compiled("fit")
+        observing, history = fit_callbacks(callbacks, verbose)
         devices = backend.distribution.prepare(distribution)
         self.__dict__["_distribution"] = distribution
-        source = make_source(x, y, sample_weight, batch_size=batch_size, shuffle=shuffle, class_weight=class_weight)
-        feed = Feed(source, Slicer(devices.placement, source.batch_size), steps_per_epoch)
-        trainer = self._trainer_for(spec, devices, feed)
+        if validation_split and validation_data is None:
+            (x, y, sample_weight), validation_data = split_validation(x, y, sample_weight, validation_split)
+        source = make_source(
+            x,
+            y,
+            sample_weight,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            class_weight=class_weight,
+            sparse_labels=labels_are_sparse(spec.loss),
+        )
+        feed = Feed(source, Slicer(devices.placement, source.batch_size), steps_per_epoch, initial_epoch)
+        schedule = Epochs(initial_epoch, epochs, validation_freq)
+        if steps_per_epoch is None:
+            feed.require(epochs - initial_epoch, "The training data")
         validation = None
         if validation_data is not None:
-            validation = self._evaluation_feed(
-                *_unpacked(validation_data), validation_batch_size or batch_size, validation_steps, devices
-            )
-        history = History()
-        params = {"epochs": epochs, "verbose": verbose, "steps": _steps(source, steps_per_epoch, spec)}
-        observers = CallbackList([history, *(callbacks or [])], self, params)
-        run_fit(self, trainer, feed, Epochs(initial_epoch, epochs, validation_freq), observers, validation)
+            scored = validation_source(validation_data, validation_batch_size, batch_size)
+            validation = Feed(scored, Slicer(devices.placement, scored.batch_size), validation_steps)
+            validation.require(sum(map(schedule.validates, range(initial_epoch, epochs))), "The validation data")
+            if scored.num_batches is None:
+                validation.first()
+        trainer = self._trainer_for(spec, devices, feed)
+        params = {
+            "epochs": epochs,
+            "steps": _steps(source, steps_per_epoch, spec),
+            "verbose": verbosity(verbose),
+            "validation": validation is not None,
+            "process": devices.placement.process,
+        }
+        observers = CallbackList(observing, self, params)
+        run_fit(self, trainer, feed, schedule, observers, validation)
         return history
 
     def evaluate(
@@ -179,18 +205,18 @@ class Model(Layer):
         verbose: Any = "auto",
         sample_weight: Any = None,
         steps: int | None = None,
-        callbacks: list[Callback] | None = None,
+        callbacks: Callback | list[Callback] | None = None,
         return_dict: bool = False,
         *,
         distribution: DataParallel | None = None,
     ) -> Any:
         """Loss and metrics over all rows, each counted once; a float or list of floats, or a dict with return_dict."""
         spec = self._compiled("evaluate")
+        observing = run_callbacks(callbacks, verbose)
         devices = self._devices(distribution)
         feed = self._evaluation_feed(x, y, sample_weight, batch_size, steps, devices)
         trainer = self._trainer_for(spec, devices, feed)
-        params = {"verbose": verbose, "steps": steps}
-        logs = run_evaluate(trainer, feed, CallbackList(list(callbacks or []), self, params))
+        logs = run_evaluate(trainer, feed, CallbackList(observing, self, _run_params(feed, verbose, devices)))
         return _scores(logs, return_dict)
 
     def predict(
@@ -199,17 +225,16 @@ class Model(Layer):
         batch_size: int | None = None,
         verbose: Any = "auto",
         steps: int | None = None,
-        callbacks: list[Callback] | None = None,
+        callbacks: Callback | list[Callback] | None = None,
         *,
         distribution: DataParallel | None = None,
     ) -> Any:
         """The outputs for every row, in order: NumPy arrays, on every process."""
+        observing = run_callbacks(callbacks, verbose)
         devices = self._devices(distribution)
         feed = self._evaluation_feed(x, None, None, batch_size, steps, devices)
         trainer = self._trainer_for(None, devices, feed)
-        return run_predict(
-            trainer, feed, CallbackList(list(callbacks or []), self, {"verbose": verbose, "steps": steps})
-        )
+        return run_predict(trainer, feed, CallbackList(observing, self, _run_params(feed, verbose, devices)))
 
     def train_on_batch(
         self,
@@ -228,7 +253,10 @@ class Model(Layer):
         """
         spec = self._compiled("train_on_batch")
         devices = self._devices(distribution)
-        source = make_source(x, y, sample_weight, batch_size=_rows(x), class_weight=class_weight)
+        sparse = labels_are_sparse(spec.loss)
+        source = make_source(
+            x, y, sample_weight, batch_size=_rows(x), class_weight=class_weight, sparse_labels=sparse
+        )
         feed = Feed(source, Slicer(devices.placement, source.batch_size))
         trainer = self._trainer_for(spec, devices, feed)
         return _scores(train_batch(trainer, feed), return_dict)
@@ -289,6 +317,12 @@ class Model(Layer):
         return trainer
 
 
+def _run_params(feed: Feed, verbose: Any, devices: Any) -> dict[str, Any]:
+    """Facts of an evaluation or a prediction, for callbacks."""
+    steps = feed.source.num_batches if feed.limit is None else feed.limit
+    return {"steps": steps, "verbose": verbosity(verbose), "process": devices.placement.process}
+
+
 def _specs_of_shapes(shape: Any) -> Any:
     if isinstance(shape, dict):
         return {key: _specs_of_shapes(value) for key, value in shape.items()}
@@ -307,13 +341,6 @@ def _scores(logs: dict[str, float], return_dict: bool) -> Any:
     if return_dict:
         return logs
     return list(logs.values()) if len(logs) > 1 else logs["loss"]
-
-
-def _unpacked(data: Any) -> tuple[Any, Any, Any]:
-    """(x, y, sample_weight) of validation data."""
-    if isinstance(data, (tuple, list)) and 2 <= len(data) <= 3:
-        return (*data, None) if len(data) == 2 else tuple(data)
-    return data, None, None
 
 
 def _steps(source: Any, limit: int | None, spec: TrainingSpec) -> int | None:

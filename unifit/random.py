@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ def _stream(seed: Seed, function: str) -> Stream:
                 f"pass seed=<int>, or seed=uf.random.stream(<int>) for numbers that go on from call to call."
             )
         return ambient.stream
-    return stream(seed) if isinstance(seed, int) else seed
+    return stream(seed) if isinstance(seed, numbers.Integral) else seed
 
 
 def uniform(shape: Shape, minval: float = 0.0, maxval: float = 1.0, dtype: str = "float32", seed: Seed = None) -> Array:

@@ -8,6 +8,7 @@ as `custom_objects`. The JSON forms of values that JSON does not have:
     tuple     {"tuple": [...]}
     array     {"array": [[...]], "dtype": "float32", "shape": [2, 3]}
     inf, nan  {"float": "inf"}
+    shared    {"class": ..., "config": ..., "shared": 3}, and {"shared": 3} from then on; see unifit.sharing
     dict      itself; {"dict": [[key, value], ...]} when a key is no string or the dict looks like one of these forms
 """
 
@@ -21,6 +22,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+import unifit.sharing as sharing
 from unifit.errors import ArgumentError, UnknownNameError, unknown_name
 
 T = TypeVar("T")
@@ -28,7 +30,10 @@ T = TypeVar("T")
 _by_name: dict[str, Any] = {}
 _names: dict[Any, str] = {}
 
-_FORMS = ({"class", "config"}, {"function"}, {"tuple"}, {"array", "dtype", "shape"}, {"float"}, {"dict"})
+_SHARED_FORMS = ({"class", "config", "shared"}, {"shared"})
+_FORMS = (
+    {"class", "config"}, {"function"}, {"tuple"}, {"array", "dtype", "shape"}, {"float"}, {"dict"}, *_SHARED_FORMS
+)  # fmt: skip
 _MAX_ARRAY_ELEMENTS = 1 << 16
 
 
@@ -256,7 +261,10 @@ def deserialize(value: Any, custom_objects: Mapping[str, Any] | None = None) -> 
     if not _is_form(value):
         return {key: deserialize(entry, custom_objects) for key, entry in value.items()}
     if "class" in value:
-        return _from_config(_find(value["class"], custom_objects), value["config"], custom_objects)
+        made = _from_config(_find(value["class"], custom_objects), value["config"], custom_objects)
+        return sharing.keep(value["shared"], made) if "shared" in value else made
+    if "shared" in value:
+        return sharing.find(value["shared"])
     if "function" in value:
         return _find(value["function"], custom_objects)
     if "tuple" in value:
@@ -309,6 +317,13 @@ def _encode_object(value: Any, where: str) -> dict[str, Any]:
     name = _registered_name(value)
     if name is not None:
         return {"function": name}
+    writer, cls = sharing.writer(), type(value)
+    if writer is not None and getattr(cls, "shared_in_configs", False):
+        return writer.form(value, lambda: _encode_instance(value, where))
+    return _encode_instance(value, where)
+
+
+def _encode_instance(value: Any, where: str) -> dict[str, Any]:
     cls = type(value)
     if isinstance(value, Configurable) and cls.get_config is Configurable.get_config:
         return {"class": _registered_name(cls) or cls.__name__, "config": value.get_config()}

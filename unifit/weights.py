@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from unifit.contract.module import walk
-from unifit.seed import generator
+from unifit.errors import ArgumentError
+from unifit.seed import generator, get_seed
 
 
 @dataclass(eq=False)
@@ -59,6 +60,15 @@ def records_of(root: Any) -> Iterator[tuple[str, Any, str, Weight]]:
             yield prefix + name, module, name, record
 
 
+def children_of(root: Any) -> Iterator[tuple[str, Any]]:
+    """(path, layer) of the layers right below `root`; those in its lists and dicts by `blocks.0`."""
+    for name, child in root.named_children():
+        if getattr(child, "is_container", False):
+            yield from ((f"{name}.{path}", layer) for path, layer in children_of(child))
+        else:
+            yield name, child
+
+
 def make_weights(root: Any, seed: int) -> None:
     """Makes the variables of every record that has none yet."""
     for path, owner, name, record in records_of(root):
@@ -80,3 +90,77 @@ def trainable_paths(root: Any) -> frozenset[str]:
 def read_weights(root: Any) -> dict[str, np.ndarray]:
     """Host copies of every weight below `root` by path: of its variable, or what the variable will start from."""
     return {path: owner.read_parameter(name) for path, owner, name in walk(root)}
+
+
+class WeightView:
+    """One weight of a layer, on any backend: its facts, its value on the host, and a way to set it.
+
+    Attributes:
+        path: Path from the layer that was asked, such as `blocks.0.dense.kernel`.
+    """
+
+    def __init__(self, path: str, owner: Any, name: str, record: Weight):
+        self.path = path
+        self._owner, self._name, self._record = owner, name, record
+
+    @property
+    def name(self) -> str:
+        """The attribute's name: the path's last part."""
+        return self._name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The variable's shape."""
+        return self._record.shape
+
+    @property
+    def dtype(self) -> str:
+        """The variable's dtype."""
+        return self._record.dtype
+
+    @property
+    def trainable(self) -> bool:
+        """Whether training changes it: recorded as trainable, in a layer that is not frozen."""
+        return self._record.trainable and self._owner.trainable
+
+    def numpy(self) -> np.ndarray:
+        """A host copy of the value. A weight that is not made yet is not made for it: it keeps the value shown here."""
+        return host_value(self.path, self._owner, self._name, self._record)
+
+    def assign(self, value: Any) -> None:
+        """Replaces the value.
+
+        Raises:
+            ArgumentError: When the shape differs.
+        """
+        value = np.asarray(value)
+        if value.shape != self.shape:
+            raise ArgumentError(f"Weight '{self.path}' has shape {self.shape}; assign got {value.shape}.")
+        if is_made(self._owner, self._name, self._record):
+            self._owner.write_parameter(self._name, value.astype(self.dtype))
+        else:
+            self._record.value = np.array(value, self.dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def __repr__(self) -> str:
+        return f"<weight {self.path} shape={self.shape} dtype={self.dtype} trainable={self.trainable}>"
+
+
+def is_made(owner: Any, name: str, record: Weight) -> bool:
+    """Whether the record has its variable."""
+    return owner.__dict__.get(name) is not record
+
+
+def host_value(path: str, owner: Any, name: str, record: Weight) -> np.ndarray:
+    """The variable's value; for a record without one the value that it will start from, which is fixed by that."""
+    if is_made(owner, name, record):
+        return owner.read_parameter(name)
+    record.value = record.initial_value(path, get_seed())
+    return record.value.copy()
+
+
+def host_weights(root: Any) -> dict[str, np.ndarray]:
+    """`host_value` of every weight below `root` by path: no device is touched for weights that are not made yet."""
+    return {path: host_value(path, owner, name, record) for path, owner, name, record in records_of(root)}

@@ -77,4 +77,5 @@ def shuffle(x, axis, stream):
 def dropout(x, rate, noise_shape, stream):
     shape = x.shape if noise_shape is None else [x.shape[i] if n is None else n for i, n in enumerate(noise_shape)]
     dropped = random.bernoulli(stream.next_key(), rate, shape)
-    return jnp.where(dropped, 0, x * (1 / (1 - rate)))
+    kept = (x.astype(jnp.float32) * (1 / (1 - rate))).astype(x.dtype)  # the factor is not exact in half precision
+    return jnp.where(dropped, 0, kept)

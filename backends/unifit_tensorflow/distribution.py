@@ -39,12 +39,17 @@ class Devices:
         strategy: The MirroredStrategy over the devices; None for one device.
     """
 
-    def __init__(self, strategy: Any, number: int):
+    def __init__(self, strategy: Any, number: int, on_gpus: bool = False):
         self.placement = Placement(process=0, processes=1, devices=number)
         self.strategy = strategy
+        self.on_gpus = on_gpus
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self.strategy is None else self.strategy.scope()
+
+    def host(self) -> contextlib.AbstractContextManager[Any]:
+        """Where batches are placed: rows of several GPUs are cut on the host, so that each travels to its own GPU only."""
+        return contextlib.nullcontext() if self.strategy is None or not self.on_gpus else tf.device("CPU:0")
 
     def owns(self, variable: tf.Variable) -> bool:
         """Whether the variable was made for these devices: one that was not would be shared by all replicas."""
@@ -98,7 +103,7 @@ def prepare(distribution: DataParallel | None) -> Devices:
             + ("and hide the GPUs" if kind == "GPU" else "(TensorFlow was already in use when fit asked for them)")
             + ", or pass a smaller number."
         )
-    return Devices(mirrored(kind, wished), wished)
+    return Devices(mirrored(kind, wished), wished, on_gpus=kind == "GPU")
 
 
 @functools.cache

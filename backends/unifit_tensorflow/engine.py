@@ -12,6 +12,7 @@ from unifit.contract import tree
 from unifit.contract.objective import Scope
 from unifit.contract.values import MicroBatch, Plan, Window
 from unifit_tensorflow import random
+from unifit_tensorflow.compiled import Compiled, Leaves, flattened
 from unifit_tensorflow.distribution import Devices
 from unifit_tensorflow.module import Module, adopt
 from unifit_tensorflow.optimizers import Optimizer
@@ -20,7 +21,7 @@ from unifit_tensorflow.optimizers import Optimizer
 class Placed(NamedTuple):
     """A window's arguments of the compiled function."""
 
-    batch: MicroBatch
+    batch: Leaves
     live: Any
     step: Any
 
@@ -59,8 +60,8 @@ class Engine:
         self._live = [tf.constant(number) for number in range(plan.accumulation + 1)]
         self._counts_first = plan.objective.counts_first
         self.traces = 0
-        compiled = partial(tf.function, autograph=False)
-        self._train, self._evaluate, self._predict = map(compiled, (self._update, self._evaluation, self._prediction))
+        self._train, self._evaluate = Compiled(self._update), Compiled(self._evaluation)
+        self._predict = tf.function(self._prediction, autograph=False)
 
     # The border
 
@@ -69,17 +70,21 @@ class Engine:
         return tf.zeros(objective.num_evaluation_sums if evaluation else objective.num_sums + len(self.ENGINE_SUMS))
 
     def place(self, window: Window) -> Placed:
-        batch = tree.map(tf.convert_to_tensor, window.batch)
-        return Placed(batch, self._live[window.live], tf.convert_to_tensor(window.step, tf.int32))
+        with self.devices.host():
+            return Placed(flattened(window.batch), self._live[window.live], tf.constant(window.step, tf.int32))
 
     def train(self, totals: Any, placed: Placed) -> Any:
-        return self._train(totals, placed, self._rates)
+        return self._train(*placed, totals, *self._rates)
 
     def evaluate(self, totals: Any, batch: MicroBatch) -> Any:
-        return self._evaluate(totals, tree.map(tf.convert_to_tensor, batch))
+        with self.devices.host():
+            leaves = flattened(batch)
+        return self._evaluate(leaves, totals)
 
     def predict(self, batch: MicroBatch) -> Any:
-        return tree.map(lambda leaf: leaf.numpy(), self._predict(tree.map(tf.convert_to_tensor, batch)))
+        with self.devices.host():
+            batch = tree.map(tf.constant, batch)
+        return tree.map(lambda leaf: leaf.numpy(), self._predict(batch))
 
     def read(self, totals: Any, evaluation: bool) -> np.ndarray:
         return totals.numpy().astype(np.float64)
@@ -109,23 +114,26 @@ class Engine:
 
     # The functions: what is traced once, seen from outside the replicas
 
-    def _update(self, totals: Any, placed: Placed, rates: Rates) -> Any:
+    def _update(self, batch: MicroBatch, live: Any, step: Any, totals: Any, start: Any, table: Any) -> Any:
         self.traces += 1
-        pieces = self._pieces(placed.batch, axis=1)
-        update = self._update_at_once if self.plan.accumulation == 1 else self._update_in_pieces
-        return totals + self.devices.results(update(pieces, placed, rates))[0]
+        pieces, rates = self._pieces(batch, axis=1), Rates(start, table)
+        if self.plan.accumulation == 1:
+            added = self._update_at_once(pieces, step, rates)
+        else:
+            added = self._update_in_pieces(pieces, live, step, rates)
+        return totals + self.devices.results(added)[0]
 
-    def _update_at_once(self, pieces: list[MicroBatch], placed: Placed, rates: Rates) -> Any:
+    def _update_at_once(self, pieces: list[MicroBatch], step: Any, rates: Rates) -> Any:
         def replica() -> Any:
             batch = tree.map(lambda leaf: leaf[0], pieces[self.devices.replica()])
             before = [tf.identity(buffer) for buffer in self._buffers]
-            counts = self.devices.all_reduce(self._count(batch, placed.step)) if self._counts_first else None
-            summed = self.devices.all_reduce(self._differentiated(batch, self._scope(placed.step, 0, counts)))
+            counts = self.devices.all_reduce(self._count(batch, step)) if self._counts_first else None
+            summed = self.devices.all_reduce(self._differentiated(batch, self._scope(step, 0, counts)))
             return self._apply(summed, before, rates)
 
         return self.devices.run(replica)
 
-    def _update_in_pieces(self, pieces: list[MicroBatch], placed: Placed, rates: Rates) -> Any:
+    def _update_in_pieces(self, pieces: list[MicroBatch], live: Any, step: Any, rates: Rates) -> Any:
         def piece(number: Any) -> MicroBatch:
             return tree.map(lambda leaf: leaf[number], pieces[self.devices.replica()])
 
@@ -135,7 +143,7 @@ class Engine:
             return [tf.identity(buffer) for buffer in self._buffers]
 
         def accumulate(number: Any) -> None:
-            scope = self._scope(placed.step, number, None if counts is None else self._own(counts))
+            scope = self._scope(step, number, None if counts is None else self._own(counts))
             values = self._differentiated(piece(number), scope)
             for variable, value in zip((*self._gradients, self._sums), values, strict=True):
                 variable.assign_add(value)
@@ -144,31 +152,31 @@ class Engine:
             summed = self.devices.all_reduce([variable.read_value() for variable in (*self._gradients, self._sums)])
             return self._apply(summed, [self._own(value) for value in before], rates)
 
-        counts = self._counts(piece, placed) if self._counts_first else None
+        counts = self._counts(piece, live, step) if self._counts_first else None
         before = self.devices.run(begin)
         tf.while_loop(
-            lambda number: number < placed.live,
+            lambda number: number < live,
             lambda number: (self.devices.run(partial(accumulate, number)), number + 1)[1:],
             (tf.constant(0),),
             parallel_iterations=1,
         )
         return self.devices.run(finish)
 
-    def _counts(self, piece: Any, placed: Placed) -> Any:
+    def _counts(self, piece: Any, live: Any, step: Any) -> Any:
         """The window's counts on each device. The first micro-batch lies outside the loop, and gives the shape."""
 
         def count(number: Any) -> tuple[Any, ...]:
-            return self.devices.results(self.devices.run(lambda: self._count(piece(number), placed.step)))
+            return self.devices.results(self.devices.run(lambda: self._count(piece(number), step)))
 
         _, *counts = tf.while_loop(
-            lambda number, *_: number < placed.live,
+            lambda number, *_: number < live,
             lambda number, *sums: (number + 1, *(a + b for a, b in zip(sums, count(number), strict=True))),
             (tf.constant(1), *count(0)),
             parallel_iterations=1,
         )
         return self.devices.run(lambda: self.devices.all_reduce(counts[self.devices.replica()]))
 
-    def _evaluation(self, totals: Any, batch: MicroBatch) -> Any:
+    def _evaluation(self, batch: MicroBatch, totals: Any) -> Any:
         pieces = self._pieces(batch, axis=0)
 
         def replica() -> Any:

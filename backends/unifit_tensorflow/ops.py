@@ -536,8 +536,7 @@ def _holds_tensor(x):
 
 
 def convert_to_numpy(x):
-    x = np.asarray(x)
-    return x.astype(np.float32) if x.dtype == tf.bfloat16.as_numpy_dtype else x
+    return np.asarray(tf.cast(x, tf.float32) if tf.is_tensor(x) and x.dtype == tf.bfloat16 else x)
 
 
 def is_tensor(x):

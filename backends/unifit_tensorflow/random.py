@@ -92,4 +92,5 @@ def dropout(x, rate, noise_shape, stream):
     elif x.shape.is_fully_defined():
         sizes = x.shape
     dropped = tf.random.stateless_uniform(sizes, stream.next_seed()) < rate
-    return tf.where(dropped, tf.zeros((), x.dtype), x * (1 / (1 - rate)))
+    kept = tf.cast(tf.cast(x, tf.float32) * (1 / (1 - rate)), x.dtype)  # the factor is not exact in half precision
+    return tf.where(dropped, tf.zeros((), x.dtype), kept)

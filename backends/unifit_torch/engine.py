@@ -1,4 +1,4 @@
-"""The torch engine: eager micro-batches, gradients in `.grad`, DDP around model and objective where there are several devices."""
+"""The torch engine: eager micro-batches, gradients in `.grad`, DDP around model and objective on several devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unifit.contract.objective import Objective, Scope
 from unifit.contract.values import MicroBatch, Plan, Window
 from unifit_torch import optimizers, random
 from unifit_torch.distribution import Devices
-from unifit_torch.module import Module, from_host, to_host
+from unifit_torch.module import Module, from_host, to_host, variable
 
 # DDP's flag that keeps buffers from being broadcast before every forward pass; releases differ in its name.
 _UNSYNCED_BUFFERS = {
@@ -68,7 +68,7 @@ class Replica(nn.Module):
         self.sums = nn.Parameter(torch.zeros(objective.num_sums, device=device))
 
     def forward(self, batch: MicroBatch | None, scope: Scope | None) -> Tensor:
-        if batch is None:
+        if batch is None or scope is None:
             loss, sums = self.sums.new_zeros(()), self.sums.detach()
         else:
             loss, sums = self.objective.train(self.model, batch, scope)
@@ -88,26 +88,29 @@ class Engine:
         self.objective, self.device, self.placement = plan.objective, devices.device, devices.placement
         self._rank, self._world = devices.placement.process, devices.placement.processes
         self._on_cpu = self.device.type == "cpu"
+        # Where arrays that layers and losses make from nothing are born. On CPUs that is torch's default, at no cost.
+        self._default_device: Any = contextlib.nullcontext() if self._on_cpu else self.device
+        self._no_grad = torch.no_grad()
         model.to(self.device)
-        variables = {path: owner.variable(name) for path, owner, name in walk(model)}
+        variables = {path: variable(owner, name) for path, owner, name in walk(model)}
         # The parameters that decay come first, so that both kinds are slices.
         self._paths = [path for path in variables if path in plan.trainable]
         self._paths.sort(key=lambda path: path not in plan.decays)
         self._params = [variables[path] for path in self._paths]
         self._iterations = torch.zeros((), dtype=torch.int64, device=self.device)
-        self._ddp: DistributedDataParallel | None = None
+        self._ddp: Any = None
         if plan.optimizer is not None:
             self._prepare_training(variables)
 
     def _prepare_training(self, variables: dict[str, Tensor]) -> None:
         plan, device = self.plan, self.device
-        for path, variable in variables.items():
-            variable.grad = None
-            if isinstance(variable, nn.Parameter):
-                variable.requires_grad_(path in plan.trainable)
+        for path, tensor in variables.items():
+            tensor.grad = None
+            if isinstance(tensor, nn.Parameter):
+                tensor.requires_grad_(path in plan.trainable)
         decayed = sum(path in plan.decays for path in self._paths)
-        self._optimizer = optimizers.make(plan.optimizer, self._params, decayed)
-        buffers = [variable for variable in variables.values() if not isinstance(variable, nn.Parameter)]
+        self._optimizer = optimizers.make(plan.optimizer, self._params, decayed, self._iterations)
+        buffers = [tensor for tensor in variables.values() if not isinstance(tensor, nn.Parameter)]
         self._buffers = optimizers.Snapshot(buffers) if buffers else None
         zeros = [0.0] * self.objective.num_sums
         # The engine's own sums after an update and after a skipped one; without clip_norm the norm is 0.
@@ -162,21 +165,21 @@ class Engine:
     def train(self, totals: Tensor, placed: Placed) -> Tensor:
         if self._buffers is not None:
             self._buffers.take()
-        with self._default_device():
+        with self._default_device:
             counts = self._counts(placed) if self.objective.counts_first else None
             if self._ddp is None:
                 sums, gradients = self._alone(placed, counts)
             else:
                 sums, gradients = self._together(placed, counts)
-            with torch.no_grad():
+            with self._no_grad:
                 return self._update(totals, sums, gradients)
 
     def evaluate(self, totals: Tensor, batch: MicroBatch) -> Tensor:
-        with torch.no_grad(), self._default_device():
+        with self._no_grad, self._default_device:
             return totals.add_(self.objective.evaluate(self.model, self._rows(batch), self._scope()))
 
     def predict(self, batch: MicroBatch) -> Any:
-        with torch.no_grad(), self._default_device():
+        with self._no_grad, self._default_device:
             outputs = self.objective.predict(self.model, self._rows(batch), self._scope())
             return tree.map(lambda leaf: to_host(self._gathered(leaf)), outputs)
 
@@ -192,6 +195,7 @@ class Engine:
     def set_rates(self, start: int, rates: np.ndarray) -> None:
         self._first_rate, self._last_rate = start, len(rates) - 1
         self._rates = torch.tensor(np.asarray(rates, np.float32), device=self.device)
+        self._only_rate = self._rates[0] if len(rates) == 1 else None
 
     def read_slots(self) -> dict[str, np.ndarray]:
         named = {name: to_host(slot) for name, slot in self._named_slots()}
@@ -236,20 +240,20 @@ class Engine:
     def _update(self, totals: Tensor, sums: Tensor, gradients: list[Tensor]) -> Tensor:
         plan = self.plan
         factor, applied = self.objective.update(sums)
-        parts = (sums, self._own_sums)
+        parts = [sums, self._own_sums]
         if gradients:
             if plan.clip_norm is not None:
                 # The norm of factor * g, where the factor is not negative; one pass multiplies by both.
                 norm = factor * torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
                 factor = factor * torch.clamp(plan.clip_norm / norm, max=1.0)
-                parts = (sums, self._own_sums, norm.reshape(1))
+                parts.append(norm.reshape(1))
             torch._foreach_mul_(gradients, factor)
             if plan.clip_value is not None:
                 torch._foreach_clamp_min_(gradients, -plan.clip_value)
                 torch._foreach_clamp_max_(gradients, plan.clip_value)
-            self._optimizer.update(gradients, self._rate(), applied, self._iterations)
+            self._optimizer.update(gradients, self._rate(), applied)
         elif plan.clip_norm is not None:
-            parts = (sums, self._own_sums, torch.zeros(1, device=self.device))
+            parts.append(torch.zeros(1, device=self.device))
         if self._buffers is not None:
             self._buffers.restore_unless(applied)
         self._iterations += applied
@@ -257,24 +261,20 @@ class Engine:
 
     def _rate(self) -> Tensor:
         """This update's learning rate, picked on the device: skipped updates do not count, and only it knows them."""
-        if self._last_rate == 0:
-            return self._rates[0]
+        if self._only_rate is not None:
+            return self._only_rate
         return self._rates.take((self._iterations - self._first_rate).clamp_(0, self._last_rate))
 
     def _counts(self, placed: Placed) -> Tensor:
         """The window's divisors, summed over micro-batches and devices."""
         scope = self._scope()
-        with torch.no_grad():
+        with self._no_grad:
             counts = sum(self.objective.count(self.model, batch, scope) for batch in placed.batches)
             if self._world > 1:
                 dist.all_reduce(counts)
             return counts
 
     # Helpers
-
-    def _default_device(self) -> Any:
-        """Where arrays that layers and losses make from nothing are born. On CPUs that is torch's default, at no cost."""
-        return contextlib.nullcontext() if self._on_cpu else self.device
 
     def _scope_of(self, step: int, number: int, counts: Tensor | None) -> Scope:
         stream = partial(random.stream, self.plan.seed, step, number, self._rank)

@@ -1,4 +1,4 @@
-"""The tree of layers on PyTorch: every Layer is an nn.Module with Parameters and buffers, so DDP and the rest just work."""
+"""The tree of layers on PyTorch: every Layer is an nn.Module with Parameters and buffers, so DDP just works on it."""
 
 from __future__ import annotations
 
@@ -47,30 +47,31 @@ class Module(nn.Module):
     def parameter_names(self) -> list[str]:
         return list(self._variable_names)
 
-    def variable(self, name: str) -> torch.Tensor:
-        """The Parameter or buffer behind `name`, whatever shadows the attribute."""
-        variable = self._parameters.get(name)
-        return self._buffers[name] if variable is None else variable
-
     def read_parameter(self, name: str) -> np.ndarray:
-        return to_host(self.variable(name))
+        return to_host(variable(self, name))
 
     def write_parameter(self, name: str, value: np.ndarray) -> None:
-        variable = self.variable(name)
-        if tuple(np.shape(value)) != tuple(variable.shape):
-            raise ValueError(f"'{name}' has shape {tuple(variable.shape)}; the given value {np.shape(value)}.")
+        tensor = variable(self, name)
+        if tuple(np.shape(value)) != tuple(tensor.shape):
+            raise ValueError(f"'{name}' has shape {tuple(tensor.shape)}; the given value {np.shape(value)}.")
         with torch.no_grad():
-            variable.copy_(from_host(np.asarray(value)))
+            tensor.copy_(from_host(np.asarray(value)))
 
     def assign(self, name: str, value: Any) -> None:
         self._buffers[name].copy_(value.detach())
+
+
+def variable(module: Any, name: str) -> torch.Tensor:
+    """The Parameter or buffer behind a module's attribute, whatever shadows it."""
+    parameter = module._parameters.get(name)
+    return module._buffers[name] if parameter is None else parameter
 
 
 def from_host(array: np.ndarray) -> torch.Tensor:
     """The array as a CPU tensor that shares its memory wherever torch can."""
     if not array.flags.writeable or min(array.strides, default=0) < 0:
         array = array.copy()
-    if array.dtype.name == "bfloat16":  # NumPy has it from an extension that torch does not know
+    if array.dtype.kind == "V":  # bfloat16: NumPy has it from an extension, which torch does not know
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
@@ -86,7 +87,9 @@ def to_host(tensor: torch.Tensor) -> np.ndarray:
 def abstract_call(function: Callable[..., Any], *arguments: Any) -> Any:
     """unifit.contract.module.abstract_call on meta tensors."""
     with torch.device("meta"), torch.no_grad():
-        outputs = function(*map_specs(lambda spec: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)), arguments))
+        outputs = function(
+            *map_specs(lambda spec: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)), arguments)
+        )
     return tree.map(lambda leaf: ArraySpec(tuple(leaf.shape), str(leaf.dtype).removeprefix("torch.")), outputs)
 
 

@@ -484,7 +484,7 @@ def one_hot(x, num_classes, axis=-1, dtype="float32"):
 
 def _indices(indices, device):
     if not isinstance(indices, Tensor):
-        indices = torch.tensor(indices, dtype=torch.int64, device=device)
+        return torch.tensor(indices, dtype=torch.int64, device=device)
     # aten reads uint8 as a mask.
     return indices if indices.dtype in (torch.int32, torch.int64) else indices.to(torch.int64)
 
@@ -492,8 +492,11 @@ def _indices(indices, device):
 def take(x, indices, axis=None):
     indices = _indices(indices, x.device)
     if axis is None:
-        return x.reshape(-1)[indices]
-    return x[(builtins.slice(None),) * (axis % x.ndim) + (indices,)]
+        x, axis = x.reshape(-1), 0
+    before = (builtins.slice(None),) * (axis % x.ndim)
+    if indices.ndim == 0:  # which aten would read on the host
+        return x[(*before, indices[None])].squeeze(axis)
+    return x[(*before, indices)]
 
 
 def take_along_axis(x, indices, axis=None):

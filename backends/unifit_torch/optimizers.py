@@ -1,7 +1,7 @@
-"""Update rules on PyTorch: torch.optim's fused kernels where they obey unifit/contract/optimizers.py, else foreach operations.
+"""Update rules on PyTorch: torch.optim's fused kernels where they obey the contract's equations, else foreach calls.
 
-The kernels are called as torch.optim's own classes call them, without the classes: those keep their state lazily, know no
-decoupled decay but AdamW's, and cost dozens of Python calls a step. Nothing here reads a device value.
+The kernels are called as torch.optim's own classes call them, without the classes: those keep their state lazily, know
+no decoupled decay but AdamW's, and cost dozens of Python calls a step. Nothing here reads a device value.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Optimizer:
         rule: The rule.
         params: Parameters; those that decay come first.
         num_decayed: How many of them decay.
+        iterations: Updates so far, an integer scalar that its owner advances after `update`.
 
     Attributes:
         slots: Canonical slot name -> one float32 tensor for each parameter.
@@ -46,22 +47,25 @@ class Optimizer:
 
     initial_slot_value = 0.0
 
-    def __init__(self, rule: Any, params: list[Tensor], num_decayed: int):
-        self.rule, self.params = rule, params
+    def __init__(self, rule: Any, params: list[Tensor], num_decayed: int, iterations: Tensor):
+        self.rule, self.params, self._iterations = rule, params, iterations
         self.slots = {
-            name: [torch.full_like(p, self.initial_slot_value, dtype=torch.float32, requires_grad=False) for p in params]
+            name: [
+                torch.full_like(p, self.initial_slot_value, dtype=torch.float32, requires_grad=False) for p in params
+            ]
             for name in rule.slot_names
         }
         self._decayed = params[:num_decayed] if rule.weight_decay else []
+        # The fused kernels' arguments, kept so that each is made in one operation.
+        self._step, self._skipped = self._iterations.float(), self._iterations.float()
 
-    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor, iterations: Tensor) -> None:
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor) -> None:
         """Changes parameters and slots in place where `applied`, under no_grad.
 
         Args:
             gradients: One for each parameter; may be overwritten.
             rate: Learning rate, float32 scalar.
             applied: bool scalar.
-            iterations: Updates before this one, integer scalar.
         """
         raise NotImplementedError
 
@@ -73,7 +77,7 @@ class Optimizer:
 class SGD(Optimizer):
     """torch's fused kernel; its own weight decay would enter the velocity."""
 
-    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor, iterations: Tensor) -> None:
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor) -> None:
         if self._decayed:
             self._decay(rate * applied)
         torch._fused_sgd_(
@@ -87,22 +91,23 @@ class SGD(Optimizer):
             nesterov=self.rule.nesterov,
             maximize=False,
             is_first_step=False,
-            found_inf=torch.logical_not(applied).float(),
+            found_inf=torch.logical_not(applied, out=self._skipped),
         )
 
 
 class Adam(Optimizer):
     """torch's fused AdamW kernel, once for the parameters that decay and once for the others."""
 
-    def __init__(self, rule: rules.Adam, params: list[Tensor], num_decayed: int):
-        super().__init__(rule, params, num_decayed)
+    def __init__(self, rule: rules.Adam, params: list[Tensor], num_decayed: int, iterations: Tensor):
+        super().__init__(rule, params, num_decayed, iterations)
         decayed = len(self._decayed)
         groups = ((slice(decayed), rule.weight_decay), (slice(decayed, len(params)), 0.0))
         m, v = self.slots["m"], self.slots["v"]
         self._groups = [(part, params[part], m[part], v[part], decay) for part, decay in groups if params[part]]
 
-    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor, iterations: Tensor) -> None:
-        step, skipped = (iterations + 1).float(), torch.logical_not(applied).float()
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor) -> None:
+        torch.add(self._iterations, 1, out=self._step)
+        torch.logical_not(applied, out=self._skipped)
         for part, params, m, v, decay in self._groups:
             torch._fused_adamw_(
                 params,
@@ -110,7 +115,7 @@ class Adam(Optimizer):
                 m,
                 v,
                 [],
-                [step] * len(params),
+                [self._step] * len(params),
                 lr=rate,
                 beta1=self.rule.beta_1,
                 beta2=self.rule.beta_2,
@@ -118,18 +123,18 @@ class Adam(Optimizer):
                 eps=self.rule.epsilon,
                 amsgrad=False,
                 maximize=False,
-                found_inf=skipped,
+                found_inf=self._skipped,
             )
 
 
 class ForeachOptimizer(Optimizer):
     """Rules without a fused kernel: computed in place, and put back where the update is skipped."""
 
-    def __init__(self, rule: Any, params: list[Tensor], num_decayed: int):
-        super().__init__(rule, params, num_decayed)
+    def __init__(self, rule: Any, params: list[Tensor], num_decayed: int, iterations: Tensor):
+        super().__init__(rule, params, num_decayed, iterations)
         self._before = Snapshot([*params, *(slot for slots in self.slots.values() for slot in slots)])
 
-    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor, iterations: Tensor) -> None:
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor) -> None:
         self._before.take()
         self._decay(rate)
         steps = self.steps(gradients)
@@ -168,9 +173,9 @@ class RMSprop(ForeachOptimizer):
 class Adagrad(ForeachOptimizer):
     """The equations of the rule; torch's fused kernel has no form for every device."""
 
-    def __init__(self, rule: rules.Adagrad, params: list[Tensor], num_decayed: int):
+    def __init__(self, rule: rules.Adagrad, params: list[Tensor], num_decayed: int, iterations: Tensor):
         self.initial_slot_value = rule.initial_accumulator_value
-        super().__init__(rule, params, num_decayed)
+        super().__init__(rule, params, num_decayed, iterations)
 
     def steps(self, gradients: list[Tensor]) -> list[Tensor]:
         sums = self.slots["square_sum"]
@@ -203,7 +208,7 @@ _OPTIMIZERS: dict[type, type[Optimizer]] = {
 }
 
 
-def make(rule: Any, params: list[Tensor], num_decayed: int) -> Optimizer:
+def make(rule: Any, params: list[Tensor], num_decayed: int, iterations: Tensor) -> Optimizer:
     """The rule bound to `params`, of which the first `num_decayed` decay.
 
     Raises:
@@ -212,4 +217,4 @@ def make(rule: Any, params: list[Tensor], num_decayed: int) -> Optimizer:
     found = _OPTIMIZERS.get(type(rule))
     if found is None:
         raise UnsupportedError(f"unifit on torch has no update rule for {type(rule).__name__}.")
-    return found(rule, params, num_decayed)
+    return found(rule, params, num_decayed, iterations)

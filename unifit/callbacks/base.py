@@ -1,31 +1,47 @@
-"""The base of callbacks: Keras' hooks, and the list that calls them in one order."""
+"""The base of callbacks: Keras' hooks, the facts of a run, and a state that survives a restart."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 HOOKS = tuple(
     f"on_{name}"
     for name in (
-        "train_begin train_end epoch_begin epoch_end train_batch_begin train_batch_end test_begin test_end test_batch_begin "
-        "test_batch_end predict_begin predict_end predict_batch_begin predict_batch_end"
+        "train_begin train_end epoch_begin epoch_end train_batch_begin train_batch_end test_begin test_end "
+        "test_batch_begin test_batch_end predict_begin predict_end predict_batch_begin predict_batch_end"
     ).split()
 )
 
 
 class Callback:
-    """Observer of a run; override the hooks you need. Hooks run on every process with the same logs.
+    """Observer of a run; override the hooks you need. Hooks run on every process, in one order, with the same logs.
+
+    A step (`batch`) is one optimizer update. At the end of an epoch `logs` is a dict of floats, shared by all callbacks; in
+    batch hooks it is a mapping that is read from the device when it is looked at, and costs nothing until then. Look at
+    it inside the hook: later it would show later figures. Setting `model.stop_training = True` in any hook ends training
+    after the current step.
 
     Attributes:
         model: The model, set before the first hook.
-        params: Facts about the run: "epochs", "steps" (updates an epoch, None when unknown), "verbose".
+        params: Facts about the run: "epochs", "steps" (updates an epoch, or batches of an evaluation or prediction;
+            None when unknown), "verbose" (0, 1 or 2), "validation" (whether fit has validation data), "process" (the
+            number of this process).
+        state_names: Attributes that make up the callback's state, for `state` and `load_state`.
 
-    A step is one optimizer update. Logs of batch hooks are read from the device when they are looked at.
+    Example:
+        >>> class Patience(Callback):
+        ...     def on_epoch_end(self, epoch, logs=None):
+        ...         if logs["loss"] < 0.1:
+        ...             self.model.stop_training = True
     """
 
-    def __init__(self) -> None:
-        self.model: Any = None
-        self.params: dict[str, Any] = {}
+    model: Any = None
+    params: dict[str, Any] = {}
+    state_names: tuple[str, ...] = ()
+    resumed = False
+    """Whether a state was loaded that the next training goes on from; `on_train_begin` of such a callback starts afresh
+    otherwise."""
 
     def set_model(self, model: Any) -> None:
         """Called once before the first hook."""
@@ -34,6 +50,30 @@ class Callback:
     def set_params(self, params: dict[str, Any]) -> None:
         """Called once before the first hook."""
         self.params = params
+
+    @property
+    def on_main_process(self) -> bool:
+        """Whether this process is the one that writes files and prints."""
+        return self.params.get("process", 0) == 0
+
+    def say(self, message: str) -> None:
+        """Prints a line to standard output, on the main process only and above a live progress bar."""
+        if self.on_main_process:
+            from tqdm import tqdm  # here: 40 ms that only a run that prints has to pay
+
+            tqdm.write(message, file=sys.stdout)
+            sys.stdout.flush()
+
+    def state(self) -> dict[str, Any]:
+        """What has to outlive a restart, as values that JSON takes."""
+        return {name: getattr(self, name) for name in self.state_names}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`; call it before training begins."""
+        for name in self.state_names:
+            if name in state:
+                setattr(self, name, state[name])
+        self.resumed = True
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Before the first epoch."""
@@ -63,7 +103,7 @@ class Callback:
         """Before an evaluation batch."""
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """After it."""
+        """After it. With several processes reading `logs` communicates: read it on all of them or on none."""
 
     def on_predict_begin(self, logs: Any = None) -> None:
         """Before a prediction."""
@@ -76,32 +116,3 @@ class Callback:
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
         """After it."""
-
-
-class CallbackList:
-    """Calls the callbacks' hooks in their order; a hook that nobody overrides costs nothing.
-
-    Each hook is an attribute: `callbacks.on_epoch_end(epoch, logs)`.
-    """
-
-    def __init__(self, callbacks: list[Any], model: Any, params: dict[str, Any]):
-        self.callbacks = callbacks
-        for callback in callbacks:
-            callback.set_model(model)
-            callback.set_params(params)
-        for hook in HOOKS:
-            bound = [getattr(callback, hook) for callback in callbacks if _overrides(callback, hook)]
-            setattr(self, hook, bound[0] if len(bound) == 1 else _all_of(bound))
-            setattr(self, f"has_{hook}", bool(bound))
-
-
-def _overrides(callback: Any, hook: str) -> bool:
-    return getattr(type(callback), hook, None) is not getattr(Callback, hook) or hook in vars(callback)
-
-
-def _all_of(hooks: list[Any]) -> Any:
-    def call_all(*args: Any) -> None:
-        for hook in hooks:
-            hook(*args)
-
-    return call_all

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from unifit.contract import tree
+from unifit.contract.data import Batch
 from unifit.contract.values import MicroBatch, Placement, Window
-from unifit.data.source import Batch
-from unifit.errors import ArgumentError, ShapeError
-
-_INT32 = np.iinfo(np.int32)
+from unifit.data.host import place_dtype
+from unifit.errors import ShapeError
 
 
 class Slicer:
@@ -26,14 +25,16 @@ class Slicer:
     def __init__(self, placement: Placement, batch_size: int | None, pad: bool = True):
         self.placement, self.pad = placement, pad
         self.padded = 0 if batch_size is None else self._rounded(batch_size)
+        self._all_valid = np.zeros((0, 0), np.bool_)
 
     def _rounded(self, rows: int) -> int:
         return -(-rows // self.placement.devices) * self.placement.devices
 
     def own(self, rows: int) -> slice:
         """This process' rows of a global batch of `rows` rows."""
-        self.padded = max(self.padded, self._rounded(rows)) if self.pad else rows
-        share = self.local
+        if rows > self.padded or not self.pad:
+            self.padded = self._rounded(rows)
+        share = self.padded // self.placement.processes
         start = min(self.placement.process * share, rows)
         return slice(start, min(start + share, rows))
 
@@ -42,45 +43,26 @@ class Slicer:
         """Rows of this process in a padded batch."""
         return self.padded // self.placement.processes
 
+    def valid(self, owns: list[int], accumulation: int, rows: int) -> np.ndarray:
+        """Validity of a window's rows: bool, shape (accumulation, rows); the first `owns[i]` of micro-batch i.
 
-def place_dtype(array: np.ndarray) -> np.ndarray:
-    """Floats become float32, integers int32; bool, uint8 and half floats stay.
-
-    Raises:
-        ArgumentError: When an integer does not fit int32, or the dtype is no number.
-    """
-    kind = array.dtype.kind
-    if array.dtype in (np.float32, np.int32, np.bool_, np.uint8):
-        return array
-    if kind == "f":
-        return array if array.dtype == np.float16 else array.astype(np.float32)
-    if kind in "iu":
-        if array.size and (array.max() > _INT32.max or array.min() < _INT32.min):
-            raise ArgumentError(
-                f"The data holds integers from {array.min()} to {array.max()} ({array.dtype}); devices take int32. "
-                "Map ids to a smaller range, or pass floats."
-            )
-        return array.astype(np.int32)
-    if array.dtype.name == "bfloat16":
-        return array
-    raise ArgumentError(f"The data has an array of dtype {array.dtype}; it needs numbers or bool.")
-
-
-def pad_rows(array: np.ndarray, own: int, rows: int) -> np.ndarray:
-    """`rows` rows: the first `own`, then copies of the first row, so that padding can make no NaN."""
-    array = place_dtype(array)
-    if own == rows:
-        return array
-    return np.concatenate([array[:own], np.repeat(array[:1], rows - own, axis=0)])
+        One array stands for all windows without padding; whoever gets it does not write to it.
+        """
+        whole = len(owns) == accumulation and all(own == rows for own in owns)
+        if whole and self._all_valid.shape == (accumulation, rows):
+            return self._all_valid
+        valid = np.zeros((accumulation, rows), np.bool_)
+        for number, own in enumerate(owns):
+            valid[number, :own] = True
+        if whole:
+            self._all_valid = valid
+        return valid
 
 
 def padded_batch(batch: Batch, slicer: Slicer) -> MicroBatch:
     """This process' rows of a batch at the padded size, with their validity."""
-    rows = slicer.local
-    x, y, weight = tree.map(lambda leaf: pad_rows(leaf, batch.own, rows), batch[:3])
-    valid = np.zeros(rows, np.bool_)
-    valid[: batch.own] = True
-    return MicroBatch(x, y, weight, valid)
+    window = window_of([batch], slicer, 1, 0)
+    return tree.map(lambda leaf: leaf[0], window.batch)
 
 
 def windows(
@@ -96,28 +78,64 @@ def windows(
     for batch in batches:
         group.append(batch)
         if len(group) == accumulation:
-            yield window_of(group, slicer, accumulation, step), len(group)
+            yield window_of(group, slicer, accumulation, step), accumulation
             group, step = [], step + 1
     if group:
         yield window_of(group, slicer, accumulation, step), len(group)
 
 
 def window_of(group: list[Batch], slicer: Slicer, accumulation: int, step: int) -> Window:
-    """The batches of one update, stacked; missing ones at the end are padding throughout."""
-    full = all(batch.rows == slicer.padded for batch in group)
-    micro = [padded_batch(batch, slicer) for batch in group]
+    """The batches of one update, stacked and padded; missing ones at the end are padding throughout.
+
+    Full batches at accumulation 1 are views; else each leaf is written once, into the window's own array.
+    """
+    first = group[0]
     if accumulation == 1:
-        return Window(tree.map(lambda leaf: leaf[None], micro[0]), 1, full, step)
-    empty = micro[0]._replace(valid=np.zeros_like(micro[0].valid))
-    micro += [empty] * (accumulation - len(group))
-    return Window(tree.map(lambda *leaves: _stack(leaves), *micro), len(group), full, step)
-
-
-def _stack(leaves: tuple[Any, ...]) -> np.ndarray:
-    shapes = {leaf.shape for leaf in leaves}
-    if len(shapes) > 1:
-        raise ShapeError(
-            f"The batches of one accumulation window have the shapes {sorted(shapes)}; they need one shape. Pad sequences to "
-            "one length and mask the padding (sample_weight of dtype bool, mask_zero, or ignore_class)."
+        rows, owns, full = slicer.local, [first.own], first.rows == slicer.padded
+        x, y, weight = (
+            _lone(first.x, first.own, rows),
+            _lone(first.y, first.own, rows),
+            _lone(first.sample_weight, first.own, rows),
         )
-    return np.stack(leaves)
+    else:
+        padded = max(slicer.padded, *(slicer._rounded(batch.rows) for batch in group))
+        rows, owns = padded // slicer.placement.processes, [batch.own for batch in group]
+        full = all(batch.rows == padded for batch in group)
+
+        def stack(*leaves: np.ndarray) -> np.ndarray:
+            return _stacked(leaves, owns, accumulation, rows)
+
+        x, y, weight = (tree.map(stack, *nodes) for nodes in zip(*(batch[:3] for batch in group), strict=True))
+    return Window(MicroBatch(x, y, weight, slicer.valid(owns, accumulation, rows)), len(group), full, step)
+
+
+def _lone(node: Any, own: int, rows: int) -> Any:
+    """One batch's arrays as a window's."""
+    if node is None:
+        return None
+    if type(node) is not np.ndarray:
+        return tree.map(lambda leaf: _lone(leaf, own, rows), node)
+    placed = place_dtype(node)
+    if own != rows:
+        return _stacked((placed,), [own], 1, rows)
+    if not placed.flags.writeable:  # pages of a read-only map are read here, and torch takes no read-only memory
+        placed = placed.copy()
+    return placed[None]
+
+
+def _stacked(leaves: tuple[np.ndarray, ...], owns: list[int], accumulation: int, rows: int) -> np.ndarray:
+    """Each micro-batch's rows, then copies of its first row, so that padding can make no NaN."""
+    leaves = tuple(place_dtype(leaf) for leaf in leaves)
+    like = leaves[0]
+    if any(leaf.shape[1:] != like.shape[1:] or leaf.dtype != like.dtype for leaf in leaves):
+        raise ShapeError(
+            f"The batches of one accumulation window have rows of shapes {[leaf.shape[1:] for leaf in leaves]} and dtypes "
+            f"{sorted({str(leaf.dtype) for leaf in leaves})}; they need one of each. Pad sequences to one length and mask the "
+            "padding (sample_weight of dtype bool, mask_zero, or ignore_class)."
+        )
+    window = np.empty((accumulation, rows, *like.shape[1:]), like.dtype)
+    for number, (leaf, own) in enumerate(zip(leaves, owns, strict=True)):
+        window[number, :own] = leaf[:own]
+        window[number, own:] = leaf[0]
+    window[len(leaves) :] = window[0]
+    return window

@@ -63,8 +63,8 @@ def channels_last(owner: Layer, data_format: str | None) -> str:
     """
     if choice(owner, "data_format", data_format, (None, "channels_last", "channels_first")) == "channels_first":
         raise UnsupportedError(
-            f"{type(owner).__name__} got data_format='channels_first'; unifit's data is channels last. Move the channels "
-            "with ops.moveaxis(x, 1, -1), or Permute, once at the start of the model."
+            f"{type(owner).__name__} got data_format='channels_first'; unifit's data is channels last. Move the "
+            "channels with ops.moveaxis(x, 1, -1), or Permute, once at the start of the model."
         )
     return "channels_last"
 

@@ -18,8 +18,8 @@ class BatchNormalization(Layer):
 
     In training, mean and variance (divided by the count) are those of the valid elements of one micro-batch over all
     devices: padding rows and masked positions stay out. They move `moving_mean` and `moving_variance`, which stand for
-    them otherwise; a micro-batch without a valid row moves nothing. A layer with `trainable=False` always uses the moving
-    statistics. Statistics are float32 whatever the input's dtype.
+    them otherwise; a micro-batch without a valid row moves nothing. A layer with `trainable=False` always uses the
+    moving statistics. Statistics are float32 whatever the input's dtype.
 
     Args:
         axis: The axis of the channels.
@@ -93,7 +93,7 @@ class BatchNormalization(Layer):
             mean, variance = self._batch_statistics(x, mask)
         else:
             mean, variance = self.moving_mean, self.moving_variance
-        shape = tuple(size if axis == self.axis % x.ndim else 1 for axis, size in enumerate(x.shape))
+        shape = tuple(size if axis == self.axis % len(x.shape) else 1 for axis, size in enumerate(x.shape))
         factor = ops.rsqrt(variance + self.epsilon)
         if self.gamma is not None:
             factor = factor * self.gamma

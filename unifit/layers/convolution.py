@@ -94,8 +94,8 @@ class _Conv(Convolution):
         self.groups = arguments.whole(self, "groups", groups)
         if filters % groups:
             raise ArgumentError(
-                f"{type(self).__name__} got filters={filters} and groups={groups}; the filters must be a multiple of the "
-                "groups."
+                f"{type(self).__name__} got filters={filters} and groups={groups}; the filters must be a multiple of "
+                "the groups."
             )
         self.kernel_initializer, self.kernel_regularizer = kernel_initializer, kernel_regularizer
 
@@ -103,8 +103,8 @@ class _Conv(Convolution):
         channels = self.channels_of(input_shape)
         if channels % self.groups:
             raise ShapeError(
-                f"{type(self).__name__} '{self.name}' with groups={self.groups} got an input of shape {input_shape}; its "
-                f"{channels} channels must be a multiple of the groups."
+                f"{type(self).__name__} '{self.name}' with groups={self.groups} got an input of shape {input_shape}; "
+                f"its {channels} channels must be a multiple of the groups."
             )
         shape = (*self.kernel_size, channels // self.groups, self.filters)
         self.kernel = self.add_weight(shape, self.kernel_initializer, regularizer=self.kernel_regularizer)
@@ -126,8 +126,8 @@ class Conv1D(_Conv):
         filters: Channels of the output, a multiple of `groups`.
         kernel_size: Steps in the window.
         strides: Distance between windows.
-        padding: "valid", "same" (zeros, so that there are ceil(steps / strides) windows), or "causal" (zeros in front, so
-            that a step sees none after it).
+        padding: "valid", "same" (zeros, so that there are ceil(steps / strides) windows), or "causal" (zeros in front,
+            so that a step sees none after it).
         data_format: "channels_last" or None, which means the same.
         dilation_rate: Distance between the steps of a window.
         groups: The channels are cut into this many groups, each with filters of its own.
@@ -141,8 +141,8 @@ class Conv1D(_Conv):
         Returns: Array, shape (batch, windows, filters).
 
     Raises:
-        ArgumentError: For arguments that cannot be. ShapeError: on build, for an input with other than three axes, or whose
-            channels are no multiple of `groups`. UnsupportedError: For "channels_first".
+        ArgumentError: For arguments that cannot be. ShapeError: on build, for an input with other than three axes, or
+            whose channels are no multiple of `groups`. UnsupportedError: For "channels_first".
 
     Example:
         >>> Conv1D(4, 3, padding="causal")(ops.ones((2, 10, 5))).shape
@@ -174,8 +174,8 @@ class Conv2D(_Conv):
         Returns: Array, shape (batch, new height, new width, filters).
 
     Raises:
-        ArgumentError: For arguments that cannot be. ShapeError: on build, for an input with other than four axes, or whose
-            channels are no multiple of `groups`. UnsupportedError: For "channels_first".
+        ArgumentError: For arguments that cannot be. ShapeError: on build, for an input with other than four axes, or
+            whose channels are no multiple of `groups`. UnsupportedError: For "channels_first".
 
     Example:
         >>> Conv2D(4, 3, activation="relu")(ops.ones((2, 8, 8, 1))).shape

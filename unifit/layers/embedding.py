@@ -18,8 +18,8 @@ class Embedding(Layer):
         output_dim: Size of a row.
         embeddings_initializer: Initial values, by Keras' names.
         embeddings_regularizer: Penalty added to the loss, or None.
-        mask_zero: Whether index 0 is padding: the output then carries the mask `indices != 0`, which losses, metrics and
-            the layers after it honour.
+        mask_zero: Whether index 0 is padding: the output then carries the mask `indices != 0`, which losses, metrics
+            and the layers after it honour.
 
     Call:
         indices: Whole numbers in [0, input_dim), shape (batch, ...), of any dtype.

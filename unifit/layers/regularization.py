@@ -39,8 +39,8 @@ class Dropout(Layer):
     def __init__(self, rate: float, noise_shape: Sequence[int | None] | None = None, **kwargs: Any):
         if "seed" in kwargs:
             raise ArgumentError(
-                f"Dropout got seed={kwargs['seed']!r}; unifit's random streams are keyed by uf.set_seed and the step, so "
-                "that a resumed run goes on with the same numbers. Call uf.set_seed(seed) and leave this one out."
+                f"Dropout got seed={kwargs['seed']!r}; unifit's random streams are keyed by uf.set_seed and the step, "
+                "so that a resumed run goes on with the same numbers. Call uf.set_seed(seed) and leave this one out."
             )
         super().__init__(**kwargs)
         if not isinstance(rate, (int, float)) or not 0 <= rate < 1:

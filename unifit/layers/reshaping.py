@@ -48,8 +48,8 @@ class Reshape(Layer):
         Returns: Array, shape (batch, *target_shape).
 
     Raises:
-        ArgumentError: When `target_shape` holds more than one -1, or no whole numbers. ShapeError: when the sizes do not
-            fit the input.
+        ArgumentError: When `target_shape` holds more than one -1, or no whole numbers. ShapeError: when the sizes do
+            not fit the input.
 
     Example:
         >>> Reshape((3, -1))(ops.ones((2, 12))).shape
@@ -68,8 +68,8 @@ class Reshape(Layer):
         elements, known = math.prod(x.shape[1:]), math.prod(size for size in self.target_shape if size != -1)
         if elements % max(known, 1) or (-1 not in self.target_shape and elements != known):
             raise ShapeError(
-                f"Reshape '{self.name}' to {self.target_shape} got an input of shape {tuple(x.shape)}: a row has {elements} "
-                f"elements, and the target {'a multiple of ' if -1 in self.target_shape else ''}{known}."
+                f"Reshape '{self.name}' to {self.target_shape} got an input of shape {tuple(x.shape)}: a row has "
+                f"{elements} elements, and the target {'a multiple of ' if -1 in self.target_shape else ''}{known}."
             )
         row = tuple(elements // max(known, 1) if size == -1 else size for size in self.target_shape)
         return ops.reshape(x, (-1, *row))
@@ -99,7 +99,8 @@ class Permute(Layer):
         self.dims = tuple(dims)
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
             raise ArgumentError(
-                f"Permute got dims={self.dims}; it needs the numbers 1 to {len(self.dims)}, each once, in the new order."
+                f"Permute got dims={self.dims}; it needs the numbers 1 to {len(self.dims)}, each once, in the new "
+                "order."
             )
 
     def call(self, x: Any) -> Any:

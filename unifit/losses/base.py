@@ -18,9 +18,9 @@ class Loss(Configurable):
     """Base of losses: write `call`, and `mask` when labels can be invalid.
 
     Args:
-        reduction: Over the valid elements of a whole window (all devices, all micro-batches): "sum_over_batch_size" divides
-            the weighted sum by the number of valid elements, "mean_with_sample_weight" by the sum of their weights, "sum"
-            by nothing.
+        reduction: Over the valid elements of a whole window (all devices, all micro-batches): "sum_over_batch_size"
+            divides the weighted sum by the number of valid elements, "mean_with_sample_weight" by the sum of their
+            weights, "sum" by nothing.
         name: Key of the loss in logs.
 
     Call:
@@ -33,15 +33,15 @@ class Loss(Configurable):
         ShapeError: On call, for labels that do not fit the predictions.
 
     Example:
-        >>> float(MeanSquaredError()(np.array([[0.0], [2.0]]), np.array([[1.0], [2.0]])))
+        >>> float(get("mse")([[0.0], [2.0]], [[1.0], [2.0]]))
         0.5
     """
 
     def __init__(self, reduction: str = "sum_over_batch_size", name: str | None = None):
         if reduction not in REDUCTIONS:
             raise ArgumentError(
-                f"{type(self).__name__} got reduction={reduction!r}; it needs one of {', '.join(map(repr, REDUCTIONS))}. "
-                "For losses that are not reduced use its method call(y_true, y_pred)."
+                f"{type(self).__name__} got reduction={reduction!r}; it needs one of {REDUCTIONS}. For losses that are "
+                "not reduced use its method call(y_true, y_pred)."
             )
         self.reduction = reduction
         self.name = name
@@ -98,8 +98,8 @@ class PairedLoss(Loss):
 class FunctionLoss(Loss):
     """A plain function (y_true, y_pred) -> per-element losses as a Loss.
 
-    As in Keras, labels of shape (rows,) reach the function as (rows, 1) when the predictions are (rows, 1), and the other
-    way round.
+    As in Keras, labels of shape (rows,) reach the function as (rows, 1) when the predictions are (rows, 1), and the
+    other way round.
 
     Raises:
         ShapeError: On call, when the function returns a scalar or loses the rows.

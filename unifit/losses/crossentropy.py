@@ -109,8 +109,9 @@ class CategoricalCrossentropy(PairedLoss):
         return ops.categorical_crossentropy(y_true, y_pred, from_logits=self.from_logits, axis=self.axis)
 
     def check(self, y_true: Shape, y_pred: Shape) -> None:
-        shapes = [classes_last(shape, self.axis) for shape in (y_true, y_pred)] if self.axis != -1 else [y_true, y_pred]
-        check_classes(f"Loss '{snake_name(self)}'", *shapes, other="sparse_categorical_crossentropy")
+        if self.axis != -1:
+            y_true, y_pred = classes_last(y_true, self.axis), classes_last(y_pred, self.axis)
+        check_classes(f"Loss '{snake_name(self)}'", y_true, y_pred, other="sparse_categorical_crossentropy")
 
 
 @losses_registry.register
@@ -152,8 +153,8 @@ class SparseCategoricalCrossentropy(Loss):
         from_logits: Whether `y_pred` holds logits rather than probabilities.
         ignore_class: Labels of this value, which need not be a class, are left out of sum and count.
         axis: The class axis of `y_pred`.
-        label_smoothing: Share s in [0, 1]: the label is one-hot * (1 - s) + s / number of classes. Keras has it for one-hot
-            labels only.
+        label_smoothing: Share s in [0, 1]: the label is one-hot * (1 - s) + s / number of classes. Keras has it for
+            one-hot labels only.
         reduction, name: See Loss.
     """
 

@@ -12,8 +12,8 @@ from unifit.losses.base import PairedLoss, losses_registry
 class Hinge(PairedLoss):
     """Mean over the last axis of max(1 - y_true * y_pred, 0); labels are -1 and 1, and a label 0 counts as -1.
 
-    Keras turns 0 into -1 only if all labels of the batch are 0 or 1; here each label speaks for itself, so that the result
-    does not depend on how batches are cut.
+    Keras turns 0 into -1 only if all labels of the batch are 0 or 1; here each label speaks for itself, so that the
+    result does not depend on how batches are cut.
     """
 
     def values(self, y_true: Any, y_pred: Any) -> Any:

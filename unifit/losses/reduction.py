@@ -37,8 +37,8 @@ def reduce_elements(losses: Any, masks: list[Any], sample_weight: Any, reduction
     """
     if not len(losses.shape):
         raise ShapeError(
-            "A loss returned a scalar; it needs one value per element, shape (rows, ...): unifit takes the mean itself, over "
-            "valid elements of all devices and micro-batches. Leave out the reduction over rows."
+            "A loss returned a scalar; it needs one value per element, shape (rows, ...): unifit takes the mean itself "
+            "over the valid elements of all devices and micro-batches. Leave out the reduction over rows."
         )
     valid, weight = validity_and_weight(losses, masks, sample_weight)
     weighted = losses if weight is None else losses * weight
@@ -52,7 +52,7 @@ def reduce_elements(losses: Any, masks: list[Any], sample_weight: Any, reduction
 
 
 def validity_and_weight(losses: Any, masks: list[Any], sample_weight: Any) -> tuple[Any, Any]:
-    """One bool array of the elements' shape, and the float32 weight broadcastable to it; None for each that is absent."""
+    """One bool array of the elements' shape, and the float32 weight broadcastable to it; each None if absent."""
     weight = None
     if sample_weight is not None:
         if ops.dtype(sample_weight) == "bool":
@@ -86,7 +86,7 @@ def align(value: Any, losses: Any) -> Any:
     while len(shape) > len(wanted) and shape[-1] == 1:
         shape = shape[:-1]
     shape += (1,) * (len(wanted) - len(shape))
-    if len(shape) > len(wanted) or any(a not in (b, 1, None) and b is not None for a, b in zip(shape, wanted)):
+    if len(shape) > len(wanted) or any(m not in (n, 1, None) and n for m, n in zip(shape, wanted, strict=True)):
         raise ShapeError(
             f"A mask or sample_weight of shape {tuple(value.shape)} does not fit elements of shape {wanted}; "
             "it needs a prefix of that shape, such as (rows,)."

@@ -16,7 +16,7 @@ def same(a: Shape, b: Shape) -> bool:
 
 
 def is_pair(y_true: Shape, y_pred: Shape) -> bool:
-    """Whether labels stand for the same elements as predictions: equal, or one has an additional last axis of size 1."""
+    """Whether labels stand for the same elements as predictions: equal, or one has a last axis of size 1 more."""
     return (
         same(y_true, y_pred)
         or (y_pred[-1:] == (1,) and same(y_true, y_pred[:-1]))
@@ -64,8 +64,8 @@ def refuse_one_class(what: str, y_true: Shape, y_pred: Shape) -> None:
     """Refuses predictions for a single class: the most probable class would be it, whatever the model does."""
     if y_pred[-1] == 1:
         raise ShapeError(
-            f"{what} got predictions of shape {y_pred}, for one class only; it needs at least 2 on the last axis. For the "
-            "probability of one class use the 'binary_...' kind."
+            f"{what} got labels of shape {y_true} and predictions of shape {y_pred}, of one class only; it needs at "
+            "least 2 classes. For the probability of one class use the 'binary_...' kind."
         )
 
 
@@ -98,7 +98,7 @@ def require_elements(what: str, values: Any, y_pred: Any) -> Any:
         return values
     returned = f"values of shape {shape}" if shape else "a scalar"
     raise ShapeError(
-        f"{what} returned {returned} for predictions of shape {tuple(y_pred.shape)}; it needs one value per row or element, "
-        f"shape ({y_pred.shape[0]}, ...): unifit takes the mean itself, over all devices and micro-batches. Reduce over the "
-        "last axis at most, as in ops.mean(values, axis=-1)."
+        f"{what} returned {returned} for predictions of shape {tuple(y_pred.shape)}; it needs one value per row or "
+        f"element, shape ({y_pred.shape[0]}, ...): unifit takes the mean itself, over all devices and micro-batches. "
+        "Reduce over the last axis at most, as in ops.mean(values, axis=-1)."
     )

@@ -10,6 +10,7 @@ from unifit.backend import backend
 from unifit.contract import tree
 from unifit.contract.objective import Scope
 from unifit.contract.values import MicroBatch, Plan
+from unifit.errors import ArgumentError
 from unifit.seed import get_seed
 from unifit.training.objective import Layout, Objective
 from unifit.training.outputs import check_labels, outputs_of, resolve_metrics, resolve_terms
@@ -63,15 +64,22 @@ def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: Micr
     """The objective with its metrics' shapes, found by running it abstractly; refuses what does not fit by the way."""
     layout = objective.layout
     trial = Objective(objective.terms, replace(layout, metrics=tuple(bound)), objective.compute_loss)
-    bare = []
+    bare: list[bool] = []
+    sources: list[int] = []
 
     def forward(x: Any, y: Any, weight: Any, valid: Any) -> Any:
         scope = Scope(stream=lambda: backend.random.stream(0))
         done = trial.forward(model, MicroBatch(x, y, weight, valid), scope, training=True)
         bare.extend(term.bare for term in done.terms)
+        sources.append(len(done.terms) + len(done.added))
         return done.metric_sums
 
     sums = infer(model, forward, batch.x, batch.y, batch.sample_weight, batch.valid, training=True)
+    if not any(sources):
+        raise ArgumentError(
+            "The model has nothing to minimise: compile got loss=None, no layer calls add_loss, and compute_loss is not "
+            "overridden. Pass a loss, for instance compile(loss='mse')."
+        )
     shapes = tuple({name: spec.shape for name, spec in one.items()} for one in sums)
     ready = Objective(objective.terms, replace(layout, metrics=tuple(bound), shapes=shapes), objective.compute_loss)
     ready.whole_rows = any(bare)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from unifit.callbacks.history import SKIPPED_UPDATES
 from unifit.contract.tree import leaves
 from unifit.contract.values import MicroBatch
 from unifit.training.logs import figures
@@ -94,12 +95,21 @@ class Trainer:
 
     def training_logs(self, sums: Sums) -> dict[str, float]:
         """The epoch's figures so far. A host read."""
+        return self.training_figures(sums)[0]
+
+    def training_figures(self, sums: Sums) -> tuple[dict[str, float], int]:
+        """The epoch's figures so far, and how many of its windows had no valid target. A host read."""
         vector = sums.read()
         own = dict(zip(self.engine.ENGINE_SUMS, vector[self.objective.num_sums :], strict=True))
         logs = figures(self.objective.layout, vector, own["updates"])
         if self.spec.clip_norm is not None:
             logs["grad_norm"] = float(own["grad_norm"] / own["updates"]) if own["updates"] else 0.0
-        return logs
+        optimizer = self.spec.optimizer
+        if not isinstance(optimizer.learning_rate, float):  # a schedule: the rate of the last update applied
+            logs["learning_rate"] = float(optimizer.rates(max(self.engine.iterations() - 1, 0), 1)[0])
+        if own["updates"] < sums.steps:
+            logs[SKIPPED_UPDATES] = sums.steps - float(own["updates"])
+        return logs, int(own["empty"])
 
     def evaluation_logs(self, sums: Sums) -> dict[str, float]:
         """An evaluation's figures. A host read."""

@@ -1,0 +1,208 @@
+"""torch's own sources for any backend: DataLoader, map-style and iterable Dataset; and tensors as host arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
+
+from unifit.contract.data import (
+    HOST_GENERATORS,
+    GlobalGenerator,
+    Items,
+    OwnRandomness,
+    Rows,
+    Stream,
+    item_seed,
+    kept,
+    refuse_batch_size,
+)
+from unifit.errors import ArgumentError
+
+# The CPU's generator alone: torch.manual_seed would reach for accelerators too.
+GENERATOR = GlobalGenerator(torch.default_generator.manual_seed, torch.get_rng_state, torch.set_rng_state)
+_GENERATORS = (*HOST_GENERATORS, GENERATOR)
+_DEFAULT_BATCH_SIZE = 32
+
+
+def to_numpy(value: Any) -> np.ndarray | None:
+    """A tensor on the host; without a copy where it lies there. bfloat16, which NumPy lacks, becomes float32."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    if value.layout is not torch.strided:
+        raise ArgumentError(f"A tensor of layout {value.layout} cannot be read by rows; call its to_dense().")
+    value = value.detach()
+    if value.dtype is torch.bfloat16:
+        value = value.float()
+    return value.cpu().resolve_conj().resolve_neg().numpy()
+
+
+def adapt(data: Any, *, batch_size: int | None, shuffle: bool) -> Stream | Items | Rows | None:
+    """A loader for a DataLoader or a Dataset; None for anything else."""
+    if isinstance(data, DataLoader):
+        refuse_batch_size(batch_size, "a torch DataLoader")
+        return _from_loader(data)
+    size = _DEFAULT_BATCH_SIZE if batch_size is None else batch_size
+    if isinstance(data, IterableDataset):
+        return _as_it_is(DataLoader(data, batch_size=size))
+    if isinstance(data, Dataset):
+        return _rows(data, len(data), size, shuffle)
+    return None
+
+
+def _from_loader(loader: DataLoader) -> Stream | Items | Rows:
+    """The loader's data in an order keyed (seed, epoch), where its order is one of torch's own."""
+    own_iteration = type(loader).__iter__ is not DataLoader.__iter__
+    if own_iteration or isinstance(loader.dataset, IterableDataset):
+        return _as_it_is(loader)
+    if loader.batch_sampler is None:
+        shuffle, order, count = _order_of(loader.sampler, len(loader.dataset))
+        rows = _Reader(loader.dataset, loader)
+        return Items(rows.load, count, shuffle, order, read_ahead=loader.num_workers > 0, fresh=True)
+    if type(loader.batch_sampler) is not BatchSampler:
+        return _as_it_is(loader)
+    shuffle, order, count = _order_of(loader.sampler, len(loader.dataset))
+    return _rows(loader.dataset, count, loader.batch_size, shuffle, order, loader)
+
+
+def _rows(
+    dataset: Any, count: int, batch_size: int, shuffle: bool, order: Any = None, loader: DataLoader | None = None
+) -> Rows:
+    drop_last = loader is not None and loader.drop_last
+    plain = loader is None or (loader.collate_fn is default_collate and not loader.num_workers)
+    if type(dataset) is TensorDataset and plain:
+        # Rows of tensors: one gather a batch in place of a call a row, and nothing random to seed.
+        def gathered(epoch: int, seed: int, batches: Iterable[list[int]]) -> Iterator[Any]:
+            return (tuple(tensor[rows] for tensor in dataset.tensors) for rows in batches)
+
+        return Rows(gathered, count, batch_size, shuffle, drop_last, order, read_ahead=True, fresh=True)
+    reader = _Reader(dataset, loader)
+    ahead = loader is not None and loader.num_workers > 0
+    return Rows(reader.load, count, batch_size, shuffle, drop_last, order, read_ahead=ahead, fresh=True)
+
+
+def _order_of(sampler: Any, rows: int) -> tuple[bool, Callable[[int, int], Sequence[int]] | None, int]:
+    """(whether unifit shuffles, the sampler's own order where it has one, number of rows)."""
+    if type(sampler) is SequentialSampler:
+        return False, None, rows
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == rows:
+        return True, None, rows
+    if getattr(sampler, "num_replicas", 1) > 1:
+        raise ArgumentError(
+            f"The DataLoader has a {type(sampler).__name__} for {sampler.num_replicas} processes. unifit gives each process its "
+            "part of every batch by itself: pass a DataLoader with shuffle=True and the global batch_size."
+        )
+
+    def order(epoch: int, seed: int) -> Sequence[int]:
+        # What a sampler draws from the global generator is keyed too, so that all processes draw the same.
+        with OwnRandomness(_GENERATORS, item_seed(seed, epoch, "order")):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            return list(sampler)
+
+    return False, order, len(sampler)
+
+
+def _as_it_is(loader: DataLoader) -> Stream:
+    """A loader whose order is its own; what it draws from the global generators is keyed (seed, epoch)."""
+
+    def batches(epoch: int, seed: int) -> Iterator[Any]:
+        own = OwnRandomness(_GENERATORS, item_seed(seed, epoch, "loader"))
+        with own:
+            iterator = iter(loader)
+        while True:
+            with own:
+                raw = next(iterator, None)
+            if raw is None:
+                return
+            yield raw
+
+    try:
+        count = len(loader)
+    except TypeError:
+        count = None
+    if isinstance(loader.dataset, IterableDataset) and loader.num_workers > 1:
+        count = None  # workers may each leave a short batch: the length is a guess
+    return Stream(batches, count, read_ahead=False, fresh=True)
+
+
+class _Reader:
+    """Loads rows of a map-style dataset with a DataLoader's settings (None: torch's defaults), one DataLoader for all epochs."""
+
+    def __init__(self, dataset: Any, loader: DataLoader | None):
+        self.wanted = _Wanted()
+        self.workers = 0 if loader is None else loader.num_workers
+        settings: dict[str, Any] = {}
+        if loader is not None:
+            names = ("collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
+            settings = {name: getattr(loader, name) for name in names}
+            if self.workers:
+                settings |= {name: getattr(loader, name) for name in ("prefetch_factor", "persistent_workers")}
+        single = loader is not None and loader.batch_sampler is None
+        sampler = {"batch_size": None, "sampler": self.wanted} if single else {"batch_sampler": self.wanted}
+        # Its own generator: a DataLoader without one reads the global one at every start.
+        self.loader = DataLoader(
+            _Seeded(dataset), num_workers=self.workers, generator=torch.Generator(), **sampler, **settings
+        )
+
+    def load(self, epoch: int, seed: int, order: Iterable[Any]) -> Iterator[Any]:
+        self.wanted.keys = (_keyed(seed, epoch, entry) for entry in order)
+        self.loader.generator.manual_seed(item_seed(seed, epoch, "workers"))
+        iterator = iter(self.loader)
+        while True:
+            if self.workers:
+                raw = next(iterator, None)
+            else:
+                with kept(_GENERATORS):
+                    raw = next(iterator, None)
+            if raw is None:
+                return
+            yield raw
+
+
+def _keyed(seed: int, epoch: int, entry: Any) -> Any:
+    return [(seed, epoch, row) for row in entry] if isinstance(entry, list) else (seed, epoch, entry)
+
+
+class _Wanted:
+    """The sampler of a _Reader: what the current epoch asks for."""
+
+    keys: Iterator[Any] = iter(())
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.keys
+
+
+class _Seeded(Dataset):
+    """A dataset whose rows are read by (seed, epoch, row): the global generators are seeded with them before each."""
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+
+    def __getitem__(self, key: tuple[int, int, Any]) -> Any:
+        seed, epoch, row = key
+        number = item_seed(seed, epoch, row)
+        for generator in _GENERATORS:
+            generator.seed(number)
+        return self.dataset[row]
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        # A worker_init_fn finds the dataset's attributes here; batched reads (__getitems__) would not be seeded row by row.
+        if name.startswith("__") or name == "dataset":
+            raise AttributeError(name)
+        return getattr(self.dataset, name)

@@ -1,0 +1,213 @@
+"""Data at the border: batches and sources, the kinds of loaders, and what a backend's `data.py` gives for its framework.
+
+`unifit_<framework>/data.py` imports its framework, NumPy, this contract and the errors, and nothing else: it works whichever
+backend is active. It is found by the root module of an object's classes and has the two functions of `DataModule`; where the
+framework has a global random generator, a `GENERATOR` too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from unifit.contract.tree import Tree
+from unifit.errors import ArgumentError
+
+Slice = Callable[[int], slice]
+"""From the number of rows of a global batch to the rows that this process loads of it."""
+
+ENDLESS = math.inf
+"""`num_batches` of data that never ends."""
+
+
+class Batch(NamedTuple):
+    """This process' rows of one global batch: host arrays with rows on axis 0.
+
+    Attributes:
+        x, y, sample_weight: Trees of NumPy arrays (y and sample_weight may be None).
+        rows: Rows of the global batch.
+        own: Rows of this process among them; the leaves hold one row more, to pad with, when it is 0.
+    """
+
+    x: Tree
+    y: Tree
+    sample_weight: Tree
+    rows: int
+    own: int
+
+
+class Source(Protocol):
+    """Batches in a fixed order for each (seed, epoch).
+
+    Attributes:
+        num_batches: Batches in an epoch; ENDLESS, or None when only reading can tell.
+        batch_size: Rows of the largest batch; None when only reading can tell.
+        restartable: Whether `epoch` can be called again.
+        read_ahead: Whether a thread that makes batches ahead of the loop pays, and is safe.
+    """
+
+    num_batches: int | float | None
+    batch_size: int | None
+    restartable: bool
+    read_ahead: bool
+
+    def epoch(self, number: int, seed: int, own: Slice, first: int = 0) -> Iterator[Batch]:
+        """The batches of epoch `number`, from batch `first` on."""
+        ...
+
+
+# What adapters make of a framework's source. The front end adds order, slices, class weights and checks. `load` and `open`
+# give raw batches: x, (x, y) or (x, y, sample_weight), as tuples or lists, nested, of arrays or tensors.
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Global batches one after another, in an order of their own.
+
+    Attributes:
+        open: From (epoch, seed) to the raw batches.
+        num_batches, restartable, read_ahead: As in Source.
+        fresh: Whether each batch has memory of its own; else the rows are copied as they are drawn.
+    """
+
+    open: Callable[[int, int], Iterator[Any]]
+    num_batches: int | float | None = None
+    restartable: bool = True
+    read_ahead: bool = True
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class Items:
+    """Global batches by number.
+
+    Attributes:
+        load: From (epoch, seed, numbers in order) to the raw batches.
+        num_items: How many there are.
+        shuffle: Whether each epoch takes them in an order of its own.
+        order: From (epoch, seed) to the numbers, where the source has an order of its own; else None.
+        read_ahead, fresh: As in Stream.
+    """
+
+    load: Callable[[int, int, Iterable[int]], Iterator[Any]]
+    num_items: int
+    shuffle: bool
+    order: Callable[[int, int], Sequence[int]] | None = None
+    read_ahead: bool = False
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows by number.
+
+    Attributes:
+        load: From (epoch, seed, lists of row numbers) to one raw batch a list, holding those rows.
+        num_rows: Rows in an epoch.
+        batch_size: Rows of a global batch.
+        drop_last: Whether a short last batch is left out.
+        shuffle, order, read_ahead, fresh: As in Items.
+    """
+
+    load: Callable[[int, int, Iterable[list[int]]], Iterator[Any]]
+    num_rows: int
+    batch_size: int
+    shuffle: bool
+    drop_last: bool = False
+    order: Callable[[int, int], Sequence[int]] | None = None
+    read_ahead: bool = False
+    fresh: bool = False
+
+
+class GlobalGenerator(NamedTuple):
+    """A random generator that user code shares without naming it."""
+
+    seed: Callable[[int], Any]
+    state: Callable[[], Any]
+    restore: Callable[[Any], Any]
+
+
+class DataModule(Protocol):
+    """`unifit_<framework>/data.py`."""
+
+    def adapt(self, data: Any, *, batch_size: int | None, shuffle: bool) -> Stream | Items | Rows | None:
+        """A loader for a source of this framework; None when `data` is none.
+
+        Raises:
+            ArgumentError: When the source cannot be used as it is, or `batch_size` is given and the data has batches already.
+        """
+        ...
+
+    def to_numpy(self, value: Any) -> np.ndarray | None:
+        """A tensor of this framework as a host array, without a copy where that can be; None when `value` is none."""
+        ...
+
+
+HOST_GENERATORS = (
+    GlobalGenerator(random.seed, random.getstate, random.setstate),
+    GlobalGenerator(np.random.seed, np.random.get_state, np.random.set_state),
+)
+"""Those of the standard library and of NumPy."""
+
+
+def item_seed(seed: int, epoch: int, item: int | str) -> int:
+    """The seed, 32 bits, for reading one row or item: independent of workers, processes and what was read before."""
+    digest = hashlib.blake2b(f"{seed}\0item\0{epoch}\0{item}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little")
+
+
+@contextlib.contextmanager
+def kept(generators: Sequence[GlobalGenerator]) -> Iterator[None]:
+    """Gives the global generators their states back at the end."""
+    states = [generator.state() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.restore(state)
+
+
+class OwnRandomness:
+    """Lends the global generators to one reader: inside `with`, they go on where this reader left them.
+
+    Args:
+        generators: The generators that are lent.
+        seed: Where this reader's numbers start.
+    """
+
+    def __init__(self, generators: Sequence[GlobalGenerator], seed: int):
+        self.generators, self.seed = generators, seed
+        self._inner: list[Any] | None = None
+        self._outer: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._outer = [generator.state() for generator in self.generators]
+        for number, generator in enumerate(self.generators):
+            if self._inner is None:
+                generator.seed(self.seed)
+            else:
+                generator.restore(self._inner[number])
+
+    def __exit__(self, *exception: Any) -> None:
+        self._inner = [generator.state() for generator in self.generators]
+        for generator, state in zip(self.generators, self._outer, strict=True):
+            generator.restore(state)
+
+
+def refuse_batch_size(batch_size: int | None, kind: str) -> None:
+    """Keras' rule for data that comes in batches.
+
+    Raises:
+        ArgumentError: When a batch size is given.
+    """
+    if batch_size is not None:
+        raise ArgumentError(
+            f"batch_size={batch_size!r} was given with {kind}, which makes its own batches. Leave batch_size out, and set it there."
+        )

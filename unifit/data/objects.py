@@ -1,0 +1,107 @@
+"""Loaders for plain Python objects: indexed batches (PyDataset), indexed rows (Hugging Face), iterables, generators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from unifit.contract.data import ENDLESS, Items, Rows, Stream, item_seed, kept, refuse_batch_size
+from unifit.data.frameworks import global_generators
+from unifit.errors import ArgumentError
+
+LABEL_COLUMNS = ("labels", "label")
+
+
+def adapt_object(data: Any, *, batch_size: int | None, shuffle: bool) -> Stream | Items | Rows | None:
+    """A loader for an object by what it can do; None when it can do nothing of it."""
+    kind = type(data).__name__
+    if hasattr(data, "column_names") and callable(getattr(data, "with_format", None)) and hasattr(data, "__len__"):
+        return table_rows(data, batch_size, shuffle)
+    if isinstance(data, type):
+        return None
+    if callable(getattr(data, "__getitem__", None)) and (hasattr(data, "__len__") or hasattr(data, "num_batches")):
+        refuse_batch_size(batch_size, f"a {kind} (indexed batches)")
+        return indexed_batches(data, shuffle)
+    if hasattr(data, "__next__"):
+        refuse_batch_size(batch_size, f"a {kind}")
+        return Stream(lambda epoch, seed: iter(data), restartable=False)
+    if hasattr(data, "__iter__"):
+        refuse_batch_size(batch_size, f"a {kind}")
+        return Stream(lambda epoch, seed: iter(data), num_batches=_length(data))
+    if callable(data):
+        refuse_batch_size(batch_size, "a function that returns batches")
+        return Stream(lambda epoch, seed: _called(data))
+    return None
+
+
+def indexed_batches(data: Any, shuffle: bool) -> Items | Stream:
+    """Keras' PyDataset and its like: `data[i]` is batch i. random, NumPy and torch are seeded before each."""
+    count = _length(data)
+    if count is None:  # a PyDataset without a length never ends
+        return Stream(lambda epoch, seed: _load(data, epoch, seed, _naturals()), ENDLESS, read_ahead=False)
+    return Items(lambda epoch, seed, order: _load(data, epoch, seed, order), count, shuffle)
+
+
+def _load(data: Any, epoch: int, seed: int, order: Iterable[int]) -> Iterator[Any]:
+    generators = global_generators()
+    _notify(data, "on_epoch_begin")
+    for number in order:
+        with kept(generators):
+            for generator in generators:
+                generator.seed(item_seed(seed, epoch, number))
+            raw = data[number]
+        yield raw
+    _notify(data, "on_epoch_end")
+
+
+def table_rows(data: Any, batch_size: int | None, shuffle: bool) -> Rows:
+    """A Hugging Face dataset: rows are dicts of columns. A column `labels` or `label` is y, the others are the dict x."""
+    columns = list(data.column_names)
+    label = next((name for name in LABEL_COLUMNS if name in columns), None)
+    if label is not None and len(columns) == 1:
+        raise ArgumentError(f"The dataset has no column but {label!r}: there is no input to train on.")
+    numpy_rows = data if getattr(data, "format", {}).get("type") else data.with_format("numpy")
+
+    def load(epoch: int, seed: int, batches: Iterable[list[int]]) -> Iterator[Any]:
+        generators = global_generators()
+        for rows in batches:
+            with kept(generators):
+                # One access for the whole batch: a random transform is keyed by the batch's first row.
+                for generator in generators:
+                    generator.seed(item_seed(seed, epoch, rows[0]))
+                columns = dict(numpy_rows[rows])
+            y = None if label is None else columns.pop(label)
+            yield columns, y
+
+    return Rows(load, len(data), 32 if batch_size is None else batch_size, shuffle)
+
+
+def _called(data: Any) -> Iterator[Any]:
+    made = data()
+    if not hasattr(made, "__iter__"):
+        raise ArgumentError(
+            f"The function given as data returned a {type(made).__name__}; it needs to return an iterator of batches."
+        )
+    return iter(made)
+
+
+def _length(data: Any) -> int | None:
+    """`len`, PyDataset's `num_batches`, or None."""
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):
+        count = getattr(data, "num_batches", None)
+        return count if isinstance(count, int) else None
+
+
+def _naturals() -> Iterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+def _notify(data: Any, event: str) -> None:
+    handler = getattr(data, event, None)
+    if callable(handler):
+        handler()

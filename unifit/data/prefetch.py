@@ -1,0 +1,96 @@
+"""Items made ahead of the loop: by a thread where that pays, else on demand. The order is the same either way."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+DEPTH = 2
+"""Items that wait while the loop works on one: one hides an uneven step, a second an uneven read."""
+
+PATIENCE_S = 5.0
+"""How long a loop that stops early waits for a read that is under way; the thread then ends by itself when it returns."""
+
+_END = object()
+
+
+@contextlib.contextmanager
+def ahead(
+    items: Iterable[Item], make: Callable[[Item], Made], *, threaded: bool, depth: int = DEPTH
+) -> Iterator[Iterator[Made]]:
+    """`make(item)` for each item, in order. With `threaded`, up to `depth` of them wait ready.
+
+    An exception in `items` or `make` comes out of the iterator in its turn, with its traceback. When the block ends, early or
+    not, the thread stops and `items` is closed.
+
+    Example:
+        >>> with ahead(range(3), float, threaded=True) as made:
+        ...     list(made)
+        [0.0, 1.0, 2.0]
+    """
+    if not threaded:
+        yield map(make, items)
+        return
+    worker = _Worker(items, make, depth)
+    try:
+        yield worker.results()
+    finally:
+        worker.stop()
+
+
+class _Worker:
+    """The thread. `ready` carries results; `room` carries one token for each result that may still be made."""
+
+    def __init__(self, items: Iterable[Any], make: Callable[[Any], Any], depth: int):
+        self.ready: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self.room: SimpleQueue[None] = SimpleQueue()
+        self.stopping = False
+        for _ in range(depth):
+            self.room.put(None)
+        context = contextvars.copy_context()  # np.errstate and its like hold in the thread too
+        self.thread = threading.Thread(
+            target=context.run, args=(self._run, items, make), name="unifit-read-ahead", daemon=True
+        )
+        self.thread.start()
+
+    def _run(self, items: Iterable[Any], make: Callable[[Any], Any]) -> None:
+        iterator = iter(items)
+        try:
+            while True:
+                self.room.get()
+                if self.stopping:
+                    break
+                item = next(iterator, _END)
+                if item is _END:
+                    self.ready.put(("end", None))
+                    break
+                self.ready.put(("item", make(item)))
+                del item
+        except BaseException as error:
+            self.ready.put(("error", error))
+        finally:
+            close = getattr(iterator, "close", None)  # a generator must be closed by the thread that runs it
+            if close is not None:
+                close()
+
+    def results(self) -> Iterator[Any]:
+        while True:
+            kind, value = self.ready.get()
+            if kind == "end":
+                return
+            if kind == "error":
+                raise value
+            self.room.put(None)
+            yield value
+
+    def stop(self) -> None:
+        self.stopping = True
+        self.room.put(None)
+        self.thread.join(PATIENCE_S)
