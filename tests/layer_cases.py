@@ -12,7 +12,7 @@ import unifit as uf
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A layer and one call of it. `inputs` are shapes; several with `as_list` are one list argument, else several arguments.
+    """A layer and one call of it.
 
     Attributes:
         name: The layer's name, in unifit and in Keras.
@@ -177,7 +177,9 @@ CASES = [
     attention((3, 5, 6), STEPS, num_heads=2, key_dim=4, output_shape=(2, 3)),
     attention(STEPS, STEPS, call={"use_causal_mask": True}, num_heads=2, key_dim=4),
     attention((3, 5, 6), STEPS, call={"use_causal_mask": True, "attention_mask": PAIRS}, num_heads=2, key_dim=4),
-    attention((3, 5, 6), STEPS, call={"return_attention_scores": True, "attention_mask": PAIRS}, num_heads=2, key_dim=4),
+    attention(
+        (3, 5, 6), STEPS, call={"return_attention_scores": True, "attention_mask": PAIRS}, num_heads=2, key_dim=4
+    ),
     attention((3, 5, 6), STEPS, call={"value_mask": steps_mask(3, 7)}, num_heads=2, key_dim=4),
     attention(STEPS, STEPS, call={"use_causal_mask": True}, num_heads=2, key_dim=4, sliding_window=3),
     attention(STEPS, STEPS, num_heads=2, key_dim=4, dropout=0.3),
@@ -192,9 +194,8 @@ CASES = [
 
 OWN_CASES = [
     attention(STEPS, STEPS, num_heads=4, key_dim=4, num_key_value_heads=2, rotary=True),
-    attention(
-        STEPS, STEPS, call={"use_causal_mask": True}, num_heads=4, key_dim=4, num_key_value_heads=1, rotary_base=500.0, rotary=True
-    ),
+    attention(STEPS, STEPS, call={"use_causal_mask": True}, num_heads=4, key_dim=4, num_key_value_heads=1, rotary=True,
+              rotary_base=500.0),
 ]  # fmt: skip
 """What Keras does not have."""
 

@@ -8,8 +8,11 @@ from unifit.context import context
 from unifit.distribution import DataParallel
 from unifit.layer import Layer
 from unifit.model import Model
+from unifit.registry import register_serializable
+from unifit.saving import clone_model, load_model, model_from_json
 from unifit.seed import set_seed
 from unifit.sequential import Sequential
+from unifit.symbol import Input
 
 try:
     __version__ = version("unifit")
@@ -18,19 +21,24 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 __all__ = [
     "DataParallel",
+    "Input",
     "Layer",
     "Model",
     "Sequential",
     "backend",
     "callbacks",
+    "clone_model",
     "context",
     "initializers",
     "layers",
+    "load_model",
     "losses",
     "metrics",
+    "model_from_json",
     "ops",
     "optimizers",
     "random",
+    "register_serializable",
     "regularizers",
     "schedules",
     "set_seed",

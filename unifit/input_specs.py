@@ -68,7 +68,7 @@ def fits(built: Any, asked: Any) -> bool:
 
 def specs_to_json(symbols: Any) -> Any:
     """A tree of Symbols and plain values with each Symbol as {"input": [shape, dtype, name]}, for `registry.serialize`."""
-    return substitute(symbols, {id(s): _Form({"input": [list(s.shape), s.dtype, s.name]}) for s in symbols_in(symbols)})
+    return substitute(symbols, {id(s): {"input": [list(s.shape), s.dtype, s.name]} for s in symbols_in(symbols)})
 
 
 def specs_from_json(value: Any) -> Any:
@@ -82,6 +82,3 @@ def specs_from_json(value: Any) -> Any:
         return type(value)(specs_from_json(entry) for entry in value)
     return value
 
-
-class _Form(dict):
-    """A dict that is a leaf while it is put in a Symbol's place."""

@@ -20,7 +20,7 @@ from unifit.contract.module import RESERVED
 from unifit.errors import ArgumentError, UnifitError
 from unifit.registry import Configurable, Registry, snake_case
 from unifit.seed import get_seed
-from unifit.weights import Weight, layers_of, make_weights, records_of
+from unifit.weights import Weight, WeightView, layers_of, make_weights, records_of
 
 if TYPE_CHECKING:
     from unifit.contract.module import Module
@@ -36,6 +36,7 @@ class Layer(Configurable, Module):
     Args:
         name: Shown in summaries, and the layer's key in a functional model; by default the class' name in snake case.
         trainable: Whether training may change the layer's weights and those below it.
+        input_shape: Shape of a row of its input; in a Sequential's first layer it stands for a leading `uf.Input`.
 
     Example:
         >>> class Scale(Layer):
@@ -52,14 +53,18 @@ class Layer(Configurable, Module):
     makes_mask = False
     """Whether `compute_mask` makes a mask out of an input that carries none, as Embedding(mask_zero=True) does."""
 
+    shared_in_configs = True  # a layer that occurs twice in one config is one layer
+
     _takes_training = False
     _takes_mask = False
     _first_parameter = ""
 
-    def __init__(self, *, name: str | None = None, trainable: bool = True):
+    def __init__(
+        self, *, name: str | None = None, trainable: bool = True, input_shape: tuple[int | None, ...] | None = None
+    ):
         super().__init__()
         self.__dict__.update(_records={}, built=False, _ready=False, _name=name or snake_case(type(self).__name__))
-        self.__dict__["_trainable"] = trainable
+        self.__dict__.update(_trainable=trainable, _row_shape=input_shape)
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -154,6 +159,21 @@ class Layer(Configurable, Module):
     def trainable(self, value: bool) -> None:
         for _, module in layers_of(self):
             module.__dict__["_trainable"] = bool(value)
+
+    @property
+    def weights(self) -> list[WeightView]:
+        """A view of each weight below, in the order of the tree: path, shape, value on the host, `assign`."""
+        return [WeightView(*found) for found in records_of(self)]
+
+    @property
+    def trainable_weights(self) -> list[WeightView]:
+        """The `weights` that training changes."""
+        return [weight for weight in self.weights if weight.trainable]
+
+    @property
+    def non_trainable_weights(self) -> list[WeightView]:
+        """The other `weights`: buffers, and those of frozen layers."""
+        return [weight for weight in self.weights if not weight.trainable]
 
     def get_weights(self) -> list[np.ndarray]:
         """Host copies of all weights, in the order of the tree."""
@@ -279,12 +299,20 @@ class Layer(Configurable, Module):
                 f"Layer '{self.name}' runs for the first time in the middle of training, so it has no weights: it was not "
                 "called when the model was built. Call model.build(shape) on data that reaches it, or build it yourself."
             )
+        self._track_containers()
         parameters = inspect.signature(self.build).parameters.values()
         room = len(args) if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(parameters)
         # Arguments that were given by name count at the place of their parameter.
         names = list(inspect.signature(self.call).parameters)[len(args) : room]
         given = [*args[:room], *(kwargs.get(name) for name in names)]
         self.build(*(tree.map(lambda array: tuple(array.shape), argument) for argument in given))
+        self._track_containers()
+
+    def _track_containers(self) -> None:
+        """Takes up lists and dicts that were empty when they were assigned, and have got layers since."""
+        for name, value in list(self.__dict__.items()):
+            if isinstance(value, (list, dict)) and not name.startswith("_") and _holds_layers(value):
+                setattr(self, name, value)
 
     # Attributes
 
@@ -309,9 +337,12 @@ class Layer(Configurable, Module):
             else:
                 self.write_parameter(name, value)
             return
-        elif isinstance(value, (list, tuple, dict)) and any(isinstance(leaf, Layer) for leaf in tree.leaves(value)):
-            value = LayerDict(value) if isinstance(value, dict) else LayerList(value)
-        super().__setattr__(name, value)
+        elif isinstance(getattr(type(self), name, None), property) and getattr(type(self), name).fset is None:
+            raise ArgumentError(
+                f"'{name}' cannot be an attribute of {type(self).__name__}: it is a read-only property of every "
+                f"{_owner_of(type(self), name)}. Rename it, for instance to '{name}_'."
+            )
+        super().__setattr__(name, _tracked(value))
 
     def _bind(self, name: str, record: Weight) -> None:
         self._records[name] = record
@@ -322,8 +353,29 @@ class Layer(Configurable, Module):
             self.__dict__[name] = record
 
 
+def _holds_layers(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_holds_layers(entry) for entry in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_holds_layers(entry) for entry in value)
+    return isinstance(value, Layer)
+
+
+def _tracked(value: Any) -> Any:
+    """A list, tuple or dict with layers in it as a container that is a layer itself; anything else as it is."""
+    if not isinstance(value, (list, tuple, dict)) or not _holds_layers(value):
+        return value
+    return LayerDict(value) if isinstance(value, dict) else LayerList(value)
+
+
+def _owner_of(cls: type, name: str) -> str:
+    return next(base.__name__ for base in cls.__mro__ if name in base.__dict__)
+
+
 class LayerList(Layer):
-    """A list of layers that its owner tracks: children are named by position."""
+    """A list of layers that its owner tracks: children are named by position. Other items may stand among them."""
+
+    is_container = True
 
     def __init__(self, layers: Any = ()):
         super().__init__()
@@ -331,10 +383,17 @@ class LayerList(Layer):
         for layer in layers:
             self.append(layer)
 
-    def append(self, layer: Layer) -> None:
-        """Adds a layer at the end."""
-        self.add_module(str(len(self._items)), layer)
+    def append(self, layer: Any) -> None:
+        """Adds a layer, or a list or dict of layers, at the end."""
+        layer = _tracked(layer)
+        if isinstance(layer, Layer):
+            self.add_module(str(len(self._items)), layer)
         self._items.append(layer)
+
+    def extend(self, layers: Any) -> None:
+        """Adds several at the end."""
+        for layer in layers:
+            self.append(layer)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -347,13 +406,20 @@ class LayerList(Layer):
 
 
 class LayerDict(Layer):
-    """A dict of layers that its owner tracks: children are named by key."""
+    """A dict of layers that its owner tracks: children are named by key. Other values may stand among them."""
+
+    is_container = True
 
     def __init__(self, layers: dict[str, Any]):
         super().__init__()
-        self.__dict__.update(built=True, _items=dict(layers))
+        self.__dict__.update(built=True, _items={})
         for key, layer in layers.items():
-            self.add_module(key, layer)
+            self[key] = layer
+
+    def __setitem__(self, key: str, layer: Any) -> None:
+        self._items[key] = _tracked(layer)
+        if isinstance(self._items[key], Layer):
+            self.add_module(str(key), self._items[key])
 
     def __getitem__(self, key: str) -> Any:
         return self._items[key]

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from unifit.abstract import infer
 from unifit.backend import backend
 from unifit.callbacks import Callback, History
 from unifit.callbacks.callback_list import CallbackList, fit_callbacks, run_callbacks
 from unifit.callbacks.progress_bar import verbosity
-from unifit.context import context
 from unifit.contract import tree
 from unifit.contract.distribution import DataParallel
-from unifit.contract.values import ArraySpec
+from unifit.contract.values import Placement
 from unifit.data.adapt import make_source
 from unifit.data.class_weights import labels_are_sparse
 from unifit.data.feed import Feed
 from unifit.data.validation import split_validation, validation_source
 from unifit.data.windows import Slicer, padded_batch
-from unifit.errors import ArgumentError, UnifitError
-from unifit.layer import Layer
-from unifit.graph import Graph
-from unifit.symbol import symbols_in
+from unifit.errors import UnifitError
+from unifit.network import Network
+from unifit.registry import register_serializable
 from unifit.training.loop import Epochs, run_evaluate, run_fit, run_predict, train_batch
 from unifit.training.prepare import make_engine, make_objective, specs_of
 from unifit.training.spec import TrainingSpec, make_spec
@@ -29,7 +26,8 @@ from unifit.training.trainer import Trainer
 from unifit.weights import trainable_paths
 
 
-class Model(Layer):
+@register_serializable(package="unifit")
+class Model(Network):
     """A trainable model: subclass it and write `call`, or give the inputs and outputs of a functional graph.
 
     Args:
@@ -41,50 +39,10 @@ class Model(Layer):
         >>> model = Model(x, Dense(3)(x))
     """
 
-    supports_masking = True
-
     def __init__(self, inputs: Any = None, outputs: Any = None, *, name: str | None = None, trainable: bool = True):
-        super().__init__(name=name, trainable=trainable)
-        self.__dict__.update(_spec=None, _trainer=None, _trainer_key=None, _distribution=None, _graph=None)
+        super().__init__(inputs, outputs, name=name, trainable=trainable)
+        self.__dict__.update(_spec=None, _trainer=None, _trainer_key=None, _distribution=None, _restored=None)
         self.stop_training = False
-        if inputs is not None or outputs is not None:
-            self._take_graph(inputs, outputs)
-
-    # Structure
-
-    def _take_graph(self, inputs: Any, outputs: Any) -> None:
-        if not symbols_in(inputs) or not symbols_in(outputs):
-            raise ArgumentError(
-                "Model(inputs, outputs) needs uf.Input symbols and what layers made of them; "
-                f"got {type(inputs).__name__} and {type(outputs).__name__}."
-            )
-        graph = Graph(inputs, outputs)
-        self.__dict__.update(_graph=graph, built=True)
-        taken: dict[str, int] = {}
-        for layer in graph.layers:
-            number = taken.get(layer.name, 0)
-            taken[layer.name] = number + 1
-            self.add_module(f"{layer.name}_{number}" if number else layer.name, layer)
-
-    @property
-    def output_names(self) -> list[str] | None:
-        """Names of the outputs of a functional model: those of the layers that made them; None for a subclass."""
-        if self._graph is None:
-            return None
-        return [symbol.node.layer.name if symbol.node else symbol.name for symbol in symbols_in(self._graph.outputs)]
-
-    def call(self, x: Any) -> Any:
-        """The model's function of its inputs. A subclass writes its own."""
-        if self._graph is None:
-            raise UnifitError(f"{type(self).__name__} has no call method: define `def call(self, x)`.")
-        return self._graph.run(x)
-
-    def build(self, input_shape: Any) -> None:
-        """Records all weights for inputs of this shape: (batch or None, ...), float32; or a list or dict of shapes."""
-        if context() is not None:
-            return
-        specs = _specs_of_shapes(input_shape)
-        infer(self, lambda x: self(x), specs)
 
     # Training
 
@@ -130,7 +88,7 @@ class Model(Layer):
             clip_value=clip_value,
             precision=precision,
         )
-        self.__dict__.update(_spec=spec, _trainer=None, _trainer_key=None)
+        self.__dict__.update(_spec=spec, _trainer=None, _trainer_key=None, _restored=None)
 
     @property
     def optimizer(self) -> Any:
@@ -286,6 +244,30 @@ class Model(Layer):
 
     # Binding to an engine
 
+    @property
+    def training_spec(self) -> TrainingSpec | None:
+        """What compile was given; None before."""
+        return self._spec
+
+    @property
+    def trainer(self) -> Trainer | None:
+        """What binds the model to an engine; None before the first fit, evaluate or predict."""
+        return self._trainer
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which rows this process loads, by the engine in use; None without one."""
+        return None if self._trainer is None else self._trainer_key[0]
+
+    @property
+    def restored_optimizer(self) -> tuple[dict[str, Any], int] | None:
+        """Optimizer slots and the number of windows so far that wait for the next engine; None where none do."""
+        return self._restored
+
+    def restore_optimizer(self, slots: dict[str, Any], step: int) -> None:
+        """Hands slots under canonical names to the engine that the next fit makes, which goes on from `step` windows."""
+        self.__dict__.update(_restored=(slots, step), _trainer=None, _trainer_key=None)
+
     def _compiled(self, method: str) -> TrainingSpec:
         spec = self._spec
         if spec is None:
@@ -313,6 +295,9 @@ class Model(Layer):
         trainer = Trainer(make_engine(self, objective, spec, devices), objective, spec)
         if kept is not None and kept.spec is spec and spec is not None:
             trainer.take_over(kept)
+        elif spec is not None and self._restored is not None:
+            trainer.restore(*self._restored)
+            self.__dict__["_restored"] = None
         self.__dict__.update(_trainer=trainer, _trainer_key=(devices.placement, trainable_paths(self)))
         return trainer
 
@@ -321,14 +306,6 @@ def _run_params(feed: Feed, verbose: Any, devices: Any) -> dict[str, Any]:
     """Facts of an evaluation or a prediction, for callbacks."""
     steps = feed.source.num_batches if feed.limit is None else feed.limit
     return {"steps": steps, "verbose": verbosity(verbose), "process": devices.placement.process}
-
-
-def _specs_of_shapes(shape: Any) -> Any:
-    if isinstance(shape, dict):
-        return {key: _specs_of_shapes(value) for key, value in shape.items()}
-    if isinstance(shape, (list, tuple)) and shape and isinstance(shape[0], (list, tuple)):
-        return [_specs_of_shapes(value) for value in shape]
-    return ArraySpec(tuple(2 if size is None else int(size) for size in shape), "float32")
 
 
 def _rows(x: Any) -> int:

@@ -16,7 +16,7 @@ from unifit.graph_config import graph_config, graph_from_config
 from unifit.input_specs import fits, shapes_of, symbols_of_arrays, symbols_of_shapes
 from unifit.layer import Layer
 from unifit.operation import Operation
-from unifit.registry import deserialize, snake_case
+from unifit.registry import deserialize, serialize, snake_case
 from unifit.sharing import reading, write
 from unifit.symbol import Symbol, infer_symbols, symbols_in
 from unifit.weights import children_of, records_of
@@ -94,8 +94,8 @@ class Network(Layer):
             raise ArgumentError(f"{hint} {type(error).__name__}: {error}") from error
         self.__dict__["_arguments"] = (symbols,)
 
-    def _build(self, ambient: CallContext, args: tuple[Any, ...]) -> None:
-        super()._build(ambient, args)
+    def _build(self, ambient: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super()._build(ambient, args, kwargs)
         self.__dict__["_arguments"] = symbols_of_arrays(args)
 
     def _call_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -180,7 +180,7 @@ class Network(Layer):
             UnifitError: When it is not built.
         """
         if not self.built or not self._arguments:
-            raise UnifitError(not_built(self))
+            raise UnifitError(saving.not_built(self))
         return self._arguments
 
     def count_params(self) -> int:
@@ -190,7 +190,7 @@ class Network(Layer):
             UnifitError: When the model is not built.
         """
         if not self.built:
-            raise UnifitError(not_built(self))
+            raise UnifitError(saving.not_built(self))
         return sum(summary.size_of(record) for *_, record in records_of(self))
 
     def summary(self, line_length: int | None = None, print_fn: Any = print, expand_nested: bool = False) -> None:
@@ -214,7 +214,7 @@ class Network(Layer):
         values = self.__dict__["_config_arguments"].values
         if self._graph is None or values.get("inputs") is not self._graph.inputs:
             return super().get_config()
-        rest = saving.encoded_arguments(self, {k: v for k, v in values.items() if k not in ("inputs", "outputs")})
+        rest = {name: serialize(value) for name, value in values.items() if name not in ("inputs", "outputs")}
         return rest | {"graph": write(lambda: graph_config(self._graph))}
 
     @classmethod
@@ -265,14 +265,6 @@ def _usable(name: str) -> str:
     """A name as a part of a path and an attribute of a module."""
     name = name.replace(".", "_") or "layer"
     return f"{name}_" if name in RESERVED or name in ("built", "name", "stop_training") else name
-
-
-def not_built(model: Layer) -> str:
-    """What to do about a model that is not built."""
-    return (
-        f"{model.name} ({type(model).__name__}) is not built, so its shapes and weights are unknown: call "
-        "model.build((None, ...)) with the shape of its input, call it once on data, or fit it."
-    )
 
 
 def _described(given: Any) -> str:

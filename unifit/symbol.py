@@ -18,6 +18,10 @@ _PROBES = ((2, 64), (4, 96))  # (batch axis, any other axis)
 _PLACED_DTYPES = {"float64": "float32", "int64": "int32"}
 
 
+class SymbolHasNoValue(ArgumentError, AttributeError):
+    """A function of arrays was called on a Symbol. An AttributeError as well, so that `hasattr` is false as it should."""
+
+
 class Symbol:
     """An array of a functional model, before there is data: `uf.Input(...)` or a layer's output.
 
@@ -51,13 +55,19 @@ class Symbol:
         raise ArgumentError(f"{self!r} cannot be iterated over: index it, or do it in a Layer's call.")
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise ArgumentError(
+        raise SymbolHasNoValue(
             f"A function of arrays got {self!r}, which has no value yet. Functions of unifit.ops and of NumPy take arrays "
             "only: put the call into a Layer, such as uf.layers.Lambda(function)(symbol)."
         )
 
     # Where NumPy and each backend's functions ask an unknown object for its array.
-    __array__ = __jax_array__ = __tf_tensor__ = __float__ = __int__ = __index__ = _refuse
+    __array__ = __tf_tensor__ = __float__ = __int__ = __index__ = _refuse
+    __jax_array__ = property(_refuse)  # jax asks whether there is one, and has words of its own when it calls it
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:

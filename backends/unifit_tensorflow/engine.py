@@ -275,7 +275,7 @@ def clip(gradients: list[Any], factor: Any, plan: Plan) -> tuple[list[Any], Any]
     """
     norm = tf.zeros(())
     if plan.clip_norm is not None:
-        norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(g) for g in gradients])) * factor
+        norm = tf.sqrt(2.0 * sum((tf.nn.l2_loss(g) for g in gradients), tf.zeros(()))) * factor
         factor = factor * tf.minimum(1.0, plan.clip_norm / norm)
     gradients = [g * factor for g in gradients]
     if plan.clip_value is not None:

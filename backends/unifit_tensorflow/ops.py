@@ -624,7 +624,8 @@ def _from_start(indices, size):
 def take(x, indices, axis=None):
     if axis is None:
         x, axis = ravel(x), 0
-    return tf.gather(x, _from_start(indices, shape(x)[axis]), axis=axis)
+    # The gradient of gather colocates with x; under a strategy a variable's read may be pinned to another replica's device.
+    return tf.gather(tf.identity(x), _from_start(indices, shape(x)[axis]), axis=axis)
 
 
 def take_along_axis(x, indices, axis=None):

@@ -35,6 +35,7 @@ from unifit.errors import ArgumentError
 GENERATOR = GlobalGenerator(torch.default_generator.manual_seed, torch.get_rng_state, torch.set_rng_state)
 _GENERATORS = (*HOST_GENERATORS, GENERATOR)
 _DEFAULT_BATCH_SIZE = 32
+_END = object()
 
 
 def to_numpy(value: Any) -> np.ndarray | None:
@@ -124,8 +125,8 @@ def _as_it_is(loader: DataLoader) -> Stream:
             iterator = iter(loader)
         while True:
             with own:
-                raw = next(iterator, None)
-            if raw is None:
+                raw = next(iterator, _END)
+            if raw is _END:
                 return
             yield raw
 
@@ -163,11 +164,11 @@ class _Reader:
         iterator = iter(self.loader)
         while True:
             if self.workers:
-                raw = next(iterator, None)
+                raw = next(iterator, _END)
             else:
                 with kept(_GENERATORS):
-                    raw = next(iterator, None)
-            if raw is None:
+                    raw = next(iterator, _END)
+            if raw is _END:
                 return
             yield raw
 

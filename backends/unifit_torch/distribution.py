@@ -18,9 +18,7 @@ import torch.distributed as dist
 from unifit.contract.distribution import DataParallel
 from unifit.contract.values import Placement
 from unifit.errors import UnsupportedError
-
-# A script may change its folder before it trains; a restart begins where the script began.
-_START_FOLDER = os.getcwd()
+from unifit_torch import START_FOLDER
 
 
 class Devices:
@@ -39,6 +37,10 @@ class Devices:
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
+
+    def wait(self) -> None:
+        if self.placement.processes > 1:
+            dist.barrier()
 
 
 _devices: Devices | None = None
@@ -100,15 +102,15 @@ def _of_job(wished: int | None) -> Devices:
             f"{torch.cuda.device_count()} GPU(s); it needs one for each process."
         )
     if processes > 1 and _devices is None:
-        _join(index)
+        _join(index, processes)
     return _only_device(process, processes, index)
 
 
-def _join(index: int) -> None:
+def _join(index: int, processes: int) -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(index)
     elif "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
+        torch.set_num_threads(max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", processes))))
     if not dist.is_initialized():
         if torch.cuda.is_available():
             dist.init_process_group("nccl", device_id=torch.device("cuda", index))
@@ -150,7 +152,7 @@ def relaunch(processes: int) -> NoReturn:
     sys.stderr.flush()
     # torch's agent would set one thread a process, and say so at length.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
-    os.chdir(_START_FOLDER)
+    os.chdir(START_FOLDER)
     agent = [sys.executable, "-P", str(Path(__file__).with_name("agent.py"))]
     agent += ["--standalone", f"--nproc-per-node={processes}", f"--log-dir={logs}"]
     agent.append("--redirects=" + ",".join(f"{process}:3" for process in range(1, processes)))
@@ -163,7 +165,7 @@ def _why_not_restart() -> str | None:
         return "it has already used one device, and its work would be lost"
     if multiprocessing.parent_process() is not None:
         return "it is a child process of Python's multiprocessing"
-    if "PYTEST_CURRENT_TEST" in os.environ:
+    if "PYTEST_CURRENT_TEST" in os.environ and "_pytest" in sys.modules:
         return "it runs tests under pytest"
     main = sys.modules["__main__"]
     interactive = hasattr(sys, "ps1") or sys.flags.interactive or hasattr(builtins, "get_ipython")

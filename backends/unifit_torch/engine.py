@@ -141,18 +141,17 @@ class Engine:
     def place(self, window: Window) -> Placed:
         x, y, weight, valid = window.batch
         live = window.live
+        absent = (None,) * live
         fields = (
             self._pieces_of(x, live),
-            self._pieces_of(y, live),
-            self._pieces_of(weight, live),
-            self._pieces_of(None if window.full else valid, live),
+            absent if y is None else self._pieces_of(y, live),
+            absent if weight is None else self._pieces_of(weight, live),
+            absent if window.full else self._pieces_of(valid, live),
         )
         return Placed([MicroBatch(*pieces) for pieces in zip(*fields, strict=True)], window.step)
 
     def _pieces_of(self, field: Any, live: int) -> Any:
         """The live micro-batches of a tree of host arrays, on the device."""
-        if field is None:
-            return (None,) * live
         if isinstance(field, np.ndarray):
             return self._on_device(field[:live]).unbind(0)
         arrays = tree.map(lambda leaf: self._on_device(leaf[:live]), field)
@@ -240,6 +239,10 @@ class Engine:
     def _update(self, totals: Tensor, sums: Tensor, gradients: list[Tensor]) -> Tensor:
         plan = self.plan
         factor, applied = self.objective.update(sums)
+        rate = self._only_rate
+        if rate is None:
+            # Picked on the device: skipped updates do not count, and only it knows them.
+            rate = self._rates.take((self._iterations - self._first_rate).clamp_(0, self._last_rate))
         parts = [sums, self._own_sums]
         if gradients:
             if plan.clip_norm is not None:
@@ -251,19 +254,13 @@ class Engine:
             if plan.clip_value is not None:
                 torch._foreach_clamp_min_(gradients, -plan.clip_value)
                 torch._foreach_clamp_max_(gradients, plan.clip_value)
-            self._optimizer.update(gradients, self._rate(), applied)
+            self._optimizer.update(gradients, rate, applied)
         elif plan.clip_norm is not None:
             parts.append(torch.zeros(1, device=self.device))
         if self._buffers is not None:
             self._buffers.restore_unless(applied)
         self._iterations += applied
         return totals.add_(torch.where(applied, torch.cat(parts), self._skipped_sums))
-
-    def _rate(self) -> Tensor:
-        """This update's learning rate, picked on the device: skipped updates do not count, and only it knows them."""
-        if self._only_rate is not None:
-            return self._only_rate
-        return self._rates.take((self._iterations - self._first_rate).clamp_(0, self._last_rate))
 
     def _counts(self, placed: Placed) -> Tensor:
         """The window's divisors, summed over micro-batches and devices."""

@@ -331,7 +331,7 @@ def test_smoothed_masked_token_loss_weighs_tokens_not_rows():  # S-GA-01, one ba
     """3.25 from per-token losses 1 and 4, 4, 4; rows' means would give 2.5."""
 
     def per_token(y, p):
-        return p[..., 0] * y
+        return p * y
 
     y = np.array([[1.0, 9.0, 9.0, 9.0], [4.0, 4.0, 4.0, 9.0]])
     p = np.ones((2, 4, 1))
@@ -407,11 +407,18 @@ def test_plain_function_is_a_loss():
         (lambda y, p: ops.mean(ops.square(y - p)), "a scalar"),
         (lambda y, p: 0.5, "a scalar"),
         (lambda y, p: ops.mean(ops.square(y - p), axis=0), r"values of shape \(3,\)"),
+        (lambda y, p: ops.expand_dims(p, 1) - ops.expand_dims(y, -1), r"values of shape \(5, 3, 3\)"),
     ],
 )
 def test_function_that_loses_the_rows_is_refused(function, returned):
     with pytest.raises(ShapeError, match=f"Loss '<lambda>' returned {returned}.* needs one value per row"):
         losses.get(function).call(*tensors(np.zeros((5, 3)), np.ones((5, 3))))
+
+
+def test_function_that_broadcasts_labels_is_refused():
+    loss = losses.get(lambda y, p: ops.abs(p[:, 0] - y))
+    with pytest.raises(ShapeError, match=r"returned values of shape \(4, 4\).*labels come with as many axes"):
+        loss.call(*tensors(np.zeros(4), np.ones((4, 1))))
 
 
 def test_loss_class_that_returns_a_scalar_is_refused():

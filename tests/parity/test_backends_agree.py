@@ -10,7 +10,10 @@ import worker
 CURVE_RELATIVE = 1e-4
 OTHERS = [name for name in ("torch", "tensorflow") if importlib.util.find_spec(name)]
 
-pytestmark = pytest.mark.backends("jax", reason="it starts workers of the other backends itself")
+pytestmark = [
+    pytest.mark.backends("jax", reason="it starts workers of the other backends itself"),
+    pytest.mark.timeout(500),  # six starts of a worker, on a busy machine
+]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ LEFT_OUT = {
     *"kernel_constraint bias_constraint beta_constraint gamma_constraint depthwise_constraint".split(),
     *"embeddings_constraint activity_regularizer lora_rank lora_alpha gptq_unpacked_column_size".split(),
     *"quantization_config renorm renorm_clipping renorm_momentum synchronized flash_attention use_gate".split(),
-    *"attention_axes weights seed output_shape self kwargs name".split(),
+    *"attention_axes weights seed output_shape".split(),
 }
 EXTRA = {
     "MultiHeadAttention": {"num_key_value_heads", "rotary", "rotary_base"},
@@ -133,7 +133,7 @@ def parameters(cls):
     return {
         name: parameter.default
         for name, parameter in inspect.signature(cls.__init__).parameters.items()
-        if parameter.kind is not parameter.VAR_KEYWORD and name != "self"
+        if parameter.kind is not parameter.VAR_KEYWORD and name not in ("self", "name", "trainable")
     }
 
 

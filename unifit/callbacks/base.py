@@ -17,10 +17,10 @@ HOOKS = tuple(
 class Callback:
     """Observer of a run; override the hooks you need. Hooks run on every process, in one order, with the same logs.
 
-    A step (`batch`) is one optimizer update. At the end of an epoch `logs` is a dict of floats, shared by all callbacks; in
-    batch hooks it is a mapping that is read from the device when it is looked at, and costs nothing until then. Look at
-    it inside the hook: later it would show later figures. Setting `model.stop_training = True` in any hook ends training
-    after the current step.
+    A step (`batch`) is one optimizer update. At the end of an epoch `logs` is a dict of floats, shared by all
+    callbacks; in batch hooks it is a mapping that is read from the device when it is looked at, and costs nothing until
+    then. Look at it inside the hook: later it would show later figures. Setting `model.stop_training = True` in any
+    hook ends training after the current step.
 
     Attributes:
         model: The model, set before the first hook.

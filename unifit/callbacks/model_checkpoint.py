@@ -85,8 +85,7 @@ class ModelCheckpoint(Monitor):
         if self.save_best_only and (value is None or not self.improves(value, self.best)):
             return
         path = self._path(logs, place)
-        if self.on_main_process:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)  # on every process: each checks that the folder is there
         if self.save_weights_only:
             self.model.save_weights(path)
         else:

@@ -123,14 +123,14 @@ class ProgressBar(Callback):
         self._stop_clock()
         text = figures_text(logs or {})
         if self._bar is not None:
-            self._bar.total = self._done
-            self._redraw(text)
-            self._bar.refresh()
+            self._bar.n = self._bar.total = self._done
+            self._bar.set_postfix_str(text, refresh=False)
             self._close()
         elif self.verbose:
             seconds = self._took_s
             rate = self._done / seconds if seconds else 0.0
-            line = f"{self._title}: {self._done} steps in {seconds:.1f} s ({rate:.1f} steps/s)"
+            steps = "1 step" if self._done == 1 else f"{self._done} steps"
+            line = f"{self._title}: {steps} in {seconds:.1f} s ({rate:.1f} steps/s)"
             self.say(f"{line} - {text}" if text else line)
 
     def _close(self) -> None:

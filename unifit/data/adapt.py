@@ -70,7 +70,7 @@ def make_source(
 def is_arrays(x: Any) -> bool:
     """Whether x is an array, a tensor, a table, or a tuple, list or dict: data without batches of its own."""
     return (
-        isinstance(x, (np.ndarray, tuple, list, dict, int, float, np.generic))
+        isinstance(x, (np.ndarray, tuple, list, dict, int, float, str, bytes, np.generic))
         or hasattr(x, "__array__")
         or callable(getattr(x, "to_numpy", None))
     )

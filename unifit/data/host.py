@@ -87,7 +87,9 @@ def checked(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def _is_numbers(given: Any) -> bool:
-    """Whether a list or tuple holds numbers, or lists of them: its first innermost entry tells."""
+    """Whether a list or tuple holds numbers, or lists of them: its entries and the first innermost one tell."""
+    if not all(isinstance(entry, (tuple, list, *_NUMBER)) for entry in given):
+        return False
     while isinstance(given, (tuple, list)):
         if not given:
             return True

@@ -54,7 +54,7 @@ class LoadedSource:
         if isinstance(loader, Stream):
             batches = islice(loader.open(number, seed), first, None)
         else:
-            batches = loader.load(number, seed, _order(loader, loader.num_items, number, seed)[first:])
+            batches = loader.load(number, seed, _listed(_order(loader, loader.num_items, number, seed)[first:]))
         for index, raw in enumerate(batches, first):
             x, y, weight = split(raw)
             leaves = tree.leaves((x, y, weight))
@@ -69,20 +69,23 @@ class LoadedSource:
         """Reads this process' rows alone."""
         order = _order(loader, loader.num_rows, number, seed)
         starts = range(first * loader.batch_size, self.num_batches * loader.batch_size, loader.batch_size)
-        globals_ = [order[start : start + loader.batch_size] for start in starts]
+        ends = [min(start + loader.batch_size, loader.num_rows) for start in starts]
 
         def wanted() -> Iterator[list[int]]:
-            for rows in globals_:
-                yield list(rows[own(len(rows))]) or list(rows[:1])
+            for start, end in zip(starts, ends, strict=True):
+                part = own(end - start)
+                some = part.stop > part.start  # without rows of its own a process reads one, to pad with
+                mine = slice(start + part.start, start + part.stop) if some else slice(start, start + 1)
+                yield _listed(order[mine])
 
-        for rows, raw in zip(globals_, loader.load(number, seed, wanted()), strict=True):
+        for start, end, raw in zip(starts, ends, loader.load(number, seed, wanted()), strict=True):
             x, y, weight = split(raw)
-            part = own(len(rows))
+            part = own(end - start)
             count = part.stop - part.start
             loaded = row_count(tree.leaves((x, y, weight)), "The arrays of a batch")
             if loaded != max(count, 1):
                 raise ShapeError(f"The data was asked for {max(count, 1)} rows and gave {loaded}.")
-            yield self._batch(x, y, weight, slice(0, loaded), len(rows), count)
+            yield self._batch(x, y, weight, slice(0, loaded), end - start, count)
 
     def _batch(self, x: Any, y: Any, weight: Any, index: slice, rows: int, count: int) -> Batch:
         x, y, weight = (self._taken(node, index) for node in (x, y, weight))
@@ -136,8 +139,13 @@ def _owned(leaf: np.ndarray, fresh: bool) -> np.ndarray:
 
 def _order(loader: Items | Rows, count: int, number: int, seed: int) -> Any:
     if loader.order is not None:
-        return list(loader.order(number, seed))
-    return permutation(count, seed, number).tolist() if loader.shuffle else range(count)
+        return loader.order(number, seed)
+    return permutation(count, seed, number) if loader.shuffle else range(count)
+
+
+def _listed(numbers: Any) -> list[int]:
+    """Row numbers as Python's own: some data sets take no NumPy integers."""
+    return numbers.tolist() if isinstance(numbers, np.ndarray) else list(numbers)
 
 
 def _num_batches(loader: Stream | Items | Rows) -> int | float | None:

@@ -9,7 +9,7 @@ import unifit.ops as ops
 from unifit.errors import ArgumentError
 from unifit.losses.reduction import REDUCTIONS, reduce_elements
 from unifit.losses.shapes import Shape, check_pair, match, require_elements, same
-from unifit.registry import Configurable, Registry, snake_case
+from unifit.registry import Configurable, Registry, register_serializable, snake_case
 
 losses_registry = Registry("loss")
 
@@ -95,6 +95,7 @@ class PairedLoss(Loss):
         check_pair(f"Loss '{snake_name(self)}'", y_true, y_pred)
 
 
+@register_serializable("unifit.loss")
 class FunctionLoss(Loss):
     """A plain function (y_true, y_pred) -> per-element losses as a Loss.
 

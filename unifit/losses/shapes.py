@@ -88,17 +88,19 @@ def match(y_true: Any, y_pred: Any) -> Any:
 
 
 def require_elements(what: str, values: Any, y_pred: Any) -> Any:
-    """Returns `values`, refused when they are not per row.
+    """Returns `values`, refused when they are not per row, or are more than the predictions' elements.
 
     Raises:
-        ShapeError: For a scalar, or another first axis than the predictions'.
+        ShapeError: For a scalar, for another first axis than the predictions', and, where the predictions have no axis
+            that could be reduced, for what is no prefix of their shape: labels were broadcast.
     """
-    shape = tuple(getattr(values, "shape", ()))
-    if shape and same(shape[:1], tuple(y_pred.shape)[:1]):
+    shape, wanted = tuple(getattr(values, "shape", ())), tuple(y_pred.shape)
+    known = len(wanted) if len(wanted) == 1 or wanted[-1] == 1 else 1
+    if shape and same(shape[:known], wanted[: min(known, len(shape))]) and len(shape) <= len(wanted):
         return values
     returned = f"values of shape {shape}" if shape else "a scalar"
     raise ShapeError(
-        f"{what} returned {returned} for predictions of shape {tuple(y_pred.shape)}; it needs one value per row or "
-        f"element, shape ({y_pred.shape[0]}, ...): unifit takes the mean itself, over all devices and micro-batches. "
-        "Reduce over the last axis at most, as in ops.mean(values, axis=-1)."
+        f"{what} returned {returned} for predictions of shape {wanted}; it needs one value per row or element, shape "
+        f"({wanted[0]}, ...): unifit takes the mean itself, over all devices and micro-batches. Reduce over the last "
+        "axis at most, as in ops.mean(values, axis=-1); labels come with as many axes as the predictions."
     )

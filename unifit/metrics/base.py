@@ -11,7 +11,7 @@ import unifit.ops as ops
 from unifit.errors import ArgumentError, UnknownNameError, unknown_name
 from unifit.losses import Loss, align, losses_registry, snake_name
 from unifit.losses.shapes import Shape, match, require_elements
-from unifit.registry import Configurable, Registry, snake_case
+from unifit.registry import Configurable, Registry, register_serializable, snake_case
 
 metrics_registry = Registry("metric")
 
@@ -100,6 +100,7 @@ class MeanMetric(Metric):
         return float(sums["total"] / sums["count"]) if sums["count"] else 0.0
 
 
+@register_serializable("unifit.metric")
 class LossMetric(MeanMetric):
     """The mean of a loss over its valid elements; the loss' own reduction plays no part.
 
@@ -126,6 +127,7 @@ class LossMetric(MeanMetric):
         self.loss.check(y_true, y_pred)
 
 
+@register_serializable("unifit.metric")
 class FunctionMetric(MeanMetric):
     """The mean of a plain function (y_true, y_pred) -> per-element values.
 

@@ -61,9 +61,13 @@ class Trainer:
 
     def take_over(self, other: Trainer) -> None:
         """Continues what another trainer began: its steps, and its optimizer slots for the parameters that both train."""
-        self.step = other.step
-        slots = self.engine.read_slots()
-        self.engine.write_slots(slots | {name: value for name, value in other.engine.read_slots().items() if name in slots})
+        self.restore(other.engine.read_slots(), other.step)
+
+    def restore(self, slots: dict[str, np.ndarray], step: int) -> None:
+        """Goes on after `step` windows with these slots; those of parameters that it does not train are left out."""
+        self.step = step
+        own = self.engine.read_slots()
+        self.engine.write_slots(own | {name: value for name, value in slots.items() if name in own})
 
     def sums(self, evaluation: bool, batch: MicroBatch) -> Sums:
         """Fresh running sums for batches like this one."""
