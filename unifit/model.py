@@ -284,18 +284,32 @@ class Model(Network):
         return Feed(source, Slicer(devices.placement, source.batch_size), steps)
 
     def _trainer_for(self, spec: TrainingSpec | None, devices: Any, feed: Feed) -> Trainer:
-        """The trainer in use where it fits, else a new one that takes over the optimizer's slots."""
+        """The trainer in use where it fits, else a new one that takes over the optimizer's slots.
+
+        Data of another structure than what was seen before is checked against model, losses and metrics first.
+        """
         kept = self._trainer
-        key = (devices.placement, trainable_paths(self))
-        if kept is not None and (spec is None or kept.spec is spec) and self._trainer_key == key:
-            return kept
         batch = padded_batch(feed.first(), feed.slicer)
         batch = specs_of(batch if spec is not None else batch._replace(y=None, sample_weight=None))
-        objective = make_objective(self, spec, batch, scoring=spec is not None)
+        fits = (
+            kept is not None
+            and (spec is None or kept.spec is spec)
+            and self._trainer_key == (devices.placement, trainable_paths(self))
+        )
+        if fits and kept.knows(batch):
+            feed.slicer.pad = not kept.objective.whole_rows
+            return kept
+        pieces = 1 if spec is None else spec.gradient_accumulation_steps * devices.placement.devices
+        objective = make_objective(self, spec, batch, pieces)
+        feed.slicer.pad = not objective.whole_rows
+        if fits:
+            kept.learn(batch)
+            return kept
         trainer = Trainer(make_engine(self, objective, spec, devices), objective, spec)
-        if kept is not None and kept.spec is spec and spec is not None:
-            trainer.take_over(kept)
-        elif spec is not None and self._restored is not None:
+        trainer.learn(batch)
+        if kept is not None and kept.spec is not None:
+            self.__dict__["_restored"] = (kept.engine.read_slots(), kept.step)
+        if spec is not None and self._restored is not None:
             trainer.restore(*self._restored)
             self.__dict__["_restored"] = None
         self.__dict__.update(_trainer=trainer, _trainer_key=(devices.placement, trainable_paths(self)))

@@ -16,7 +16,8 @@ def to_numpy(value: Any) -> np.ndarray | None:
     """An eager tensor or variable on the host."""
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
         raise ArgumentError(
-            f"A {type(value).__name__} has no rows of one shape; convert it with to_tensor() or tf.sparse.to_dense(), and mask "
+            f"A {type(value).__name__} has no rows of one shape; convert it with to_tensor() or tf.sparse.to_dense(), "
+            "and mask "
             "the padding."
         )
     if isinstance(value, (tf.Tensor, tf.Variable)):
@@ -31,13 +32,16 @@ def adapt(data: Any, *, batch_size: int | None, shuffle: bool) -> Stream | None:
     """
     if isinstance(data, tf.distribute.DistributedDataset):
         raise ArgumentError(
-            "x is a DistributedDataset; pass the tf.data.Dataset that it was made of: unifit gives each device its rows."
+            "x is a DistributedDataset; pass the tf.data.Dataset that it was made of: unifit gives each device its "
+            "rows."
         )
     if not isinstance(data, tf.data.Dataset):
         return None
     refuse_batch_size(batch_size, "a tf.data.Dataset")
     if any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(data.element_spec)):
-        raise ShapeError("The tf.data.Dataset yields single rows (its elements hold scalars); call .batch(batch_size) on it.")
+        raise ShapeError(
+            "The tf.data.Dataset yields single rows (its elements hold scalars); call .batch(batch_size) on it."
+        )
     count = int(data.cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
         return Stream(lambda epoch, seed: _batches(data), ENDLESS, fresh=True)

@@ -102,7 +102,8 @@ def _order_of(sampler: Any, rows: int) -> tuple[bool, Callable[[int, int], Seque
         return True, None, rows
     if getattr(sampler, "num_replicas", 1) > 1:
         raise ArgumentError(
-            f"The DataLoader has a {type(sampler).__name__} for {sampler.num_replicas} processes. unifit gives each process its "
+            f"The DataLoader has a {type(sampler).__name__} for {sampler.num_replicas} processes. unifit gives each "
+            "process its "
             "part of every batch by itself: pass a DataLoader with shuffle=True and the global batch_size."
         )
 

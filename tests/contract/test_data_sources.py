@@ -12,7 +12,9 @@ from unifit.data.adapt import make_source
 from unifit.errors import ArgumentError, ShapeError
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-needs_tensorflow = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+needs_tensorflow = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"
+)
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 
 X = np.arange(10, dtype=np.float32)[:, None]
@@ -31,7 +33,9 @@ def test_torch_tensors_are_arrays():
     import torch
 
     parameter = torch.nn.Parameter(torch.from_numpy(X.copy()))
-    source = make_source({"a": parameter, "b": torch.ones(10, 2, dtype=torch.bfloat16)}, torch.from_numpy(Y), batch_size=4)
+    source = make_source(
+        {"a": parameter, "b": torch.ones(10, 2, dtype=torch.bfloat16)}, torch.from_numpy(Y), batch_size=4
+    )
     batch = next(source.epoch(0, 0, slicer_of(source).own))
     assert batch.x["a"].tolist() == X[:4].tolist() and batch.x["b"].dtype == np.float32 and batch.y.dtype == np.int32
     assert np.shares_memory(batch.x["a"], parameter.detach().numpy())
@@ -150,7 +154,6 @@ def test_torch_dataset_random_rows_follow_seed_epoch_and_row():
     assert draws(batch_size=3) == rows and draws(batch_size=None) != rows
     assert sorted(draws(batch_size=4, shuffle=True)) == sorted(rows)
     assert draws(1, batch_size=4) != rows and draws(0, 1, batch_size=4) != rows
-
 
 
 @needs_torch

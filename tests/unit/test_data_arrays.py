@@ -134,7 +134,9 @@ def test_arrays_epoch_can_start_at_a_batch(shuffle):
 
 def test_arrays_float32_without_shuffle_are_views():
     x = np.ones((8, 3), np.float32)
-    assert all(np.shares_memory(batch.x, x) for batch in make_source(x, batch_size=4).epoch(0, 0, lambda n: slice(0, n)))
+    assert all(
+        np.shares_memory(batch.x, x) for batch in make_source(x, batch_size=4).epoch(0, 0, lambda n: slice(0, n))
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])

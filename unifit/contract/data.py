@@ -1,8 +1,9 @@
-"""Data at the border: batches and sources, the kinds of loaders, and what a backend's `data.py` gives for its framework.
+"""Data at the border: batches and sources, the kinds of loaders, and what a backend's `data.py` gives for its
+framework.
 
-`unifit_<framework>/data.py` imports its framework, NumPy, this contract and the errors, and nothing else: it works whichever
-backend is active. It is found by the root module of an object's classes and has the two functions of `DataModule`; where the
-framework has a global random generator, a `GENERATOR` too.
+`unifit_<framework>/data.py` imports its framework, NumPy, this contract and the errors, and nothing else: it works
+whichever backend is active. It is found by the root module of an object's classes and has the two functions of
+`DataModule`; where the framework has a global random generator, a `GENERATOR` too.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class Source(Protocol):
         ...
 
 
-# What adapters make of a framework's source. The front end adds order, slices, class weights and checks. `load` and `open`
-# give raw batches: x, (x, y) or (x, y, sample_weight), as tuples or lists, nested, of arrays or tensors.
+# What adapters make of a framework's source. The front end adds order, slices, class weights and checks. `load` and
+# `open` give raw batches: x, (x, y) or (x, y, sample_weight), as tuples or lists, nested, of arrays or tensors.
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ class DataModule(Protocol):
         """A loader for a source of this framework; None when `data` is none.
 
         Raises:
-            ArgumentError: When the source cannot be used as it is, or `batch_size` is given and the data has batches already.
+            ArgumentError: When the source cannot be used as it is, or `batch_size` is given and the data has batches
+                already.
         """
         ...
 
@@ -209,5 +211,6 @@ def refuse_batch_size(batch_size: int | None, kind: str) -> None:
     """
     if batch_size is not None:
         raise ArgumentError(
-            f"batch_size={batch_size!r} was given with {kind}, which makes its own batches. Leave batch_size out, and set it there."
+            f"batch_size={batch_size!r} was given with {kind}, which makes its own batches. Leave batch_size out, and "
+            "set it there."
         )

@@ -30,7 +30,8 @@ def make_source(
     """The source for fit's, evaluate's and predict's data arguments.
 
     Args:
-        x: Arrays, tensors, tables, lists of numbers, or tuples, lists and dicts of them; or anything that yields batches.
+        x: Arrays, tensors, tables, lists of numbers, or tuples, lists and dicts of them; or anything that yields
+            batches.
         y, sample_weight: As x, for arrays only.
         batch_size: Rows per batch over all devices, for data that does not come in batches; None for 32.
         shuffle: Whether arrays, and data that is read by number, have an order of their own in each epoch.
@@ -41,7 +42,9 @@ def make_source(
         ArgumentError, ShapeError: For data that cannot be trained on, and for arguments that contradict each other.
     """
     if x is None:
-        raise ArgumentError("x is None: pass arrays, or something that yields batches (a dataset, a loader, a generator).")
+        raise ArgumentError(
+            "x is None: pass arrays, or something that yields batches (a dataset, a loader, a generator)."
+        )
     weights = None if class_weight is None else ClassWeights(class_weight, sparse_labels)
     if is_arrays(x):
         size = DEFAULT_BATCH_SIZE if batch_size is None else batch_size

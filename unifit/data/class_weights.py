@@ -13,11 +13,12 @@ from unifit.errors import ArgumentError
 
 
 class ClassWeights:
-    """Keras' class_weight: a sample (or token) counts as often as its class says; classes that are not named count once.
+    """Keras' class_weight: a sample (or token) counts as often as its class says; classes that are not named count
+    once.
 
-    Labels are class numbers, of shape (rows,), (rows, 1) or (rows, T), or one-hot, of shape (rows, classes). Which of the two
-    an integer array (rows, n > 1) means, the loss tells; where it does not, the first batch decides (one-hot when each row is
-    0 but for a single 1), and a later batch that contradicts it is refused.
+    Labels are class numbers, of shape (rows,), (rows, 1) or (rows, T), or one-hot, of shape (rows, classes). Which of
+    the two an integer array (rows, n > 1) means, the loss tells; where it does not, the first batch decides (one-hot
+    when each row is 0 but for a single 1), and a later batch that contradicts it is refused.
 
     Args:
         weights: From class number to weight.
@@ -44,13 +45,15 @@ class ClassWeights:
         """The sample weights of a batch, multiplied with its classes' weights. float32.
 
         Raises:
-            ArgumentError: For several outputs, missing labels, labels that are no classes, or a sample_weight that is a mask.
+            ArgumentError: For several outputs, missing labels, labels that are no classes, or a sample_weight that is
+                a mask.
         """
         found = tree.leaves(labels)
         if len(found) != 1:
             count = "no labels" if not found else f"labels for {len(found)} outputs"
             raise ArgumentError(
-                f"class_weight was given and the data has {count}; it needs those of one output. Pass sample_weight instead."
+                f"class_weight was given and the data has {count}; it needs those of one output. Pass sample_weight "
+                "instead."
             )
         weights = self._of(self._classes_in(np.asarray(found[0])))
         given = tree.leaves(sample_weight)
@@ -58,8 +61,10 @@ class ClassWeights:
             return weights
         if given[0].dtype == np.bool_:
             raise ArgumentError(
-                "class_weight was given with a sample_weight of dtype bool. That is a mask: what it leaves out does not count "
-                "in the mean, while a class weight scales the loss and leaves the count alone; one array cannot be both. Mark "
+                "class_weight was given with a sample_weight of dtype bool. That is a mask: what it leaves out does "
+                "not count "
+                "in the mean, while a class weight scales the loss and leaves the count alone; one array cannot be "
+                "both. Mark "
                 "such labels with the loss' ignore_class, or pass sample_weight as floats (0 then counts in the mean)."
             )
         return _product(given[0].astype(np.float32), weights)
@@ -76,7 +81,8 @@ class ClassWeights:
             return labels.argmax(axis=-1)
         if labels.dtype.kind == "f" and not np.array_equal(labels, np.floor(labels)):
             raise ArgumentError(
-                f"class_weight needs labels that are class numbers, or one-hot; got {labels.dtype} of shape {labels.shape} "
+                f"class_weight needs labels that are class numbers, or one-hot; got {labels.dtype} of shape "
+                f"{labels.shape} "
                 f"with values such as {labels.flat[np.argmax(labels != np.floor(labels))]}."
             )
         return labels
@@ -87,14 +93,16 @@ class ClassWeights:
         looks = bool(np.all((labels == 0) | (labels == 1)) and np.all(labels.sum(axis=-1) == 1))
         if not looks and labels.dtype.kind in "fb":
             raise ArgumentError(
-                f"class_weight needs labels that are class numbers, or one-hot; got {labels.dtype} of shape {labels.shape} "
+                f"class_weight needs labels that are class numbers, or one-hot; got {labels.dtype} of shape "
+                f"{labels.shape} "
                 "whose rows are not 0 but for a single 1."
             )
         if self._decided is None:
             self._decided = looks
         elif self._decided and not looks:
             raise ArgumentError(
-                f"class_weight got integer labels of shape {labels.shape} that were one-hot in the first batch and are not in "
+                f"class_weight got integer labels of shape {labels.shape} that were one-hot in the first batch and are "
+                "not in "
                 "this one. Name a loss that tells ('sparse_categorical_crossentropy' or 'categorical_crossentropy')."
             )
         return self._decided

@@ -16,16 +16,16 @@ from unifit.seed import get_seed
 class Feed:
     """The batches of a run, epoch by epoch. Its first batch can be looked at without losing it.
 
-    Without a limit epoch e is the source's epoch e. With one, the epochs share the source: e begins where e - 1 stopped, and
-    the source is read again, in its next order, when it runs dry. A source that can be read only once ends the training data
-    then, with a warning.
+    Without a limit epoch e is the source's epoch e. With one, the epochs share the source: e begins where e - 1
+    stopped, and the source is read again, in its next order, when it runs dry. A source that can be read only once
+    ends the training data then, with a warning.
 
     Args:
         source: Where batches come from.
         slicer: Which rows are this process'.
         limit: Batches an epoch (steps_per_epoch, validation_steps), or None for the source's own end.
-        first_epoch: The epoch that `first` looks at. Where the source knows its length, a limited feed begins with the batch
-            that this epoch would have begun with in a run from epoch 0.
+        first_epoch: The epoch that `first` looks at. Where the source knows its length, a limited feed begins with the
+            batch that this epoch would have begun with in a run from epoch 0.
 
     Raises:
         ArgumentError: When the limit is no number of batches, or the source never ends and there is none.
@@ -34,7 +34,8 @@ class Feed:
     def __init__(self, source: Source, slicer: Slicer, limit: int | None = None, first_epoch: int = 0):
         if limit is not None and (not isinstance(limit, (int, np.integer)) or isinstance(limit, bool) or limit < 1):
             raise ArgumentError(
-                f"A limit of {limit!r} batches (steps_per_epoch, validation_steps, steps) was given; it needs a whole number of "
+                f"A limit of {limit!r} batches (steps_per_epoch, validation_steps, steps) was given; it needs a whole "
+                "number of "
                 "at least 1, or None."
             )
         if limit is None and source.num_batches == ENDLESS:
@@ -63,8 +64,10 @@ class Feed:
         """
         if epochs > 1 and not self.source.restartable:
             raise ArgumentError(
-                f"{what} would be read {epochs} times, and a generator can be read once. Pass the function that makes it (not "
-                "called), a list-like or re-iterable object; or steps_per_epoch, where epochs of training shall share it."
+                f"{what} would be read {epochs} times, and a generator can be read once. Pass the function that makes "
+                "it (not "
+                "called), a list-like or re-iterable object; or steps_per_epoch, where epochs of training shall share "
+                "it."
             )
 
     def first(self) -> Batch:
@@ -75,7 +78,8 @@ class Feed:
         """
         if not self.ready(self.first_epoch):
             raise ArgumentError(
-                "The data yields no batch: there is nothing to train or evaluate on. (A generator can be read once; was it "
+                "The data yields no batch: there is nothing to train or evaluate on. (A generator can be read once; "
+                "was it "
                 "read before?)"
             )
         assert self._held is not None
@@ -127,7 +131,8 @@ class Feed:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"The training data ran out after {count} of the {self.limit} batches of an epoch, and can be read only once: "
+                f"The training data ran out after {count} of the {self.limit} batches of an epoch, and can be read "
+                "only once: "
                 "training ends here. Provide steps_per_epoch * epochs batches, or data that can be read again.",
                 stacklevel=2,
             )

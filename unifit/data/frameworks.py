@@ -21,8 +21,8 @@ def _packages() -> dict[str, str]:
 def data_module(kind: type) -> Any:
     """The DataModule for objects of this class, or None.
 
-    A framework's companions count by their prefix: jaxlib is jax's, torchvision torch's. A class of a framework that is not
-    imported cannot be its own, so no framework is ever imported here.
+    A framework's companions count by their prefix: jaxlib is jax's, torchvision torch's. A class of a framework that
+    is not imported cannot be its own, so no framework is ever imported here.
     """
     for base in kind.__mro__:
         root = base.__module__.partition(".")[0]

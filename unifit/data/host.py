@@ -62,7 +62,8 @@ def host_array(leaf: Any, what: str) -> np.ndarray:
     if hasattr(leaf, "__array__"):
         return np.asarray(leaf)
     raise ArgumentError(
-        f"{what} is a {type(leaf).__module__}.{type(leaf).__qualname__}, which is no array of numbers; convert it to a NumPy array."
+        f"{what} is a {type(leaf).__module__}.{type(leaf).__qualname__}, which is no array of numbers; convert it to a "
+        "NumPy array."
     )
 
 

@@ -42,7 +42,9 @@ class LoadedSource:
             check_batch_size(loader.batch_size)
             self.batch_size = min(loader.batch_size, max(loader.num_rows, 1))
         if self.num_batches == 0:
-            raise ArgumentError(f"The data has no batch: {_why_empty(loader)}. There is nothing to train or evaluate on.")
+            raise ArgumentError(
+                f"The data has no batch: {_why_empty(loader)}. There is nothing to train or evaluate on."
+            )
         self._class_weights = class_weights
         self._shapes: set[Any] = set()
 

@@ -34,7 +34,8 @@ def split_validation(x: Any, y: Any, sample_weight: Any, fraction: float) -> tup
     kept = math.floor(rows * (1 - fraction))
     if not 0 < kept < rows:
         raise ArgumentError(
-            f"validation_split={fraction} of {rows} rows leaves {kept} rows to train on and {rows - kept} to validate on; "
+            f"validation_split={fraction} of {rows} rows leaves {kept} rows to train on and {rows - kept} to validate "
+            "on; "
             "both need at least one."
         )
     first, last = ([tree.map(lambda leaf: leaf[part], node) for node in data] for part in _parts(kept))  # noqa: B023
@@ -66,7 +67,8 @@ def _pair(data: Any) -> Data:
     if isinstance(data, (tuple, list)):
         if not 1 <= len(data) <= 3:
             raise ArgumentError(
-                f"validation_data has {len(data)} parts; it needs (x, y) or (x, y, sample_weight), or data that yields batches."
+                f"validation_data has {len(data)} parts; it needs (x, y) or (x, y, sample_weight), or data that yields "
+                "batches."
             )
         return (*data, None, None)[:3]
     return data, None, None

@@ -15,7 +15,8 @@ from unifit.errors import ShapeError
 
 
 class Slicer:
-    """Cuts global batches for one process: batches are padded to a multiple of the devices, each device takes an equal run.
+    """Cuts global batches for one process: batches are padded to a multiple of the devices, each device takes an equal
+    run.
 
     Args:
         placement: This process' place.
@@ -129,8 +130,10 @@ def _stacked(leaves: tuple[np.ndarray, ...], owns: list[int], accumulation: int,
     like = leaves[0]
     if any(leaf.shape[1:] != like.shape[1:] or leaf.dtype != like.dtype for leaf in leaves):
         raise ShapeError(
-            f"The batches of one accumulation window have rows of shapes {[leaf.shape[1:] for leaf in leaves]} and dtypes "
-            f"{sorted({str(leaf.dtype) for leaf in leaves})}; they need one of each. Pad sequences to one length and mask the "
+            f"The batches of one accumulation window have rows of shapes {[leaf.shape[1:] for leaf in leaves]} and "
+            "dtypes "
+            f"{sorted({str(leaf.dtype) for leaf in leaves})}; they need one of each. Pad sequences to one length and "
+            "mask the "
             "padding (sample_weight of dtype bool, mask_zero, or ignore_class)."
         )
     window = np.empty((accumulation, rows, *like.shape[1:]), like.dtype)

@@ -28,20 +28,20 @@ def build_model(model: Any, x: Any) -> Any:
     return infer(model, lambda given: model(given), x)
 
 
-def make_objective(model: Any, spec: TrainingSpec, batch: MicroBatch, *, scoring: bool = True) -> Objective:
+def make_objective(model: Any, spec: TrainingSpec | None, batch: MicroBatch, pieces: int = 1) -> Objective:
     """The objective for batches like `batch` (specs).
 
     Args:
         model: The model; it is built by the way.
-        spec: What compile was given.
+        spec: What compile was given; None for prediction alone: no loss and no metrics are resolved.
         batch: Specs of a batch, validity included.
-        scoring: False for prediction alone: no loss and no metrics are resolved.
+        pieces: Forward passes in a window over all devices.
 
     Raises:
         ShapeError, ArgumentError: When labels, weights or predictions do not fit the losses and metrics.
     """
     predictions = build_model(model, batch.x)
-    if not scoring:
+    if spec is None:
         return Objective([], Layout((), (), ()))
     outputs = outputs_of(predictions, model.output_names)
     overridden = model.compute_loss_override()
@@ -57,10 +57,10 @@ def make_objective(model: Any, spec: TrainingSpec, batch: MicroBatch, *, scoring
         layout = Layout(("loss",), (1.0,), (False,))
     bound = resolve_metrics(spec.metrics, False, outputs, terms, batch.y, predictions)
     bound += resolve_metrics(spec.weighted_metrics, True, outputs, terms, batch.y, predictions)
-    return with_metrics(model, Objective(terms, layout, overridden), bound, batch)
+    return with_metrics(model, Objective(terms, layout, overridden), bound, batch, pieces)
 
 
-def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: MicroBatch) -> Objective:
+def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: MicroBatch, pieces: int) -> Objective:
     """The objective with its metrics' shapes, found by running it abstractly; refuses what does not fit by the way."""
     layout = objective.layout
     trial = Objective(objective.terms, replace(layout, metrics=tuple(bound)), objective.compute_loss)
@@ -68,7 +68,7 @@ def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: Micr
     sources: list[int] = []
 
     def forward(x: Any, y: Any, weight: Any, valid: Any) -> Any:
-        scope = Scope(stream=lambda: backend.random.stream(0))
+        scope = Scope(stream=lambda: backend.random.stream(0), pieces=pieces)
         done = trial.forward(model, MicroBatch(x, y, weight, valid), scope, training=True)
         bare.extend(term.bare for term in done.terms)
         sources.append(len(done.terms) + len(done.added))

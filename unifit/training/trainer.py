@@ -9,6 +9,7 @@ import numpy as np
 from unifit.callbacks.history import SKIPPED_UPDATES
 from unifit.contract.tree import leaves
 from unifit.contract.values import MicroBatch
+from unifit.symbol import map_specs
 from unifit.training.logs import figures
 from unifit.training.objective import Objective
 from unifit.training.spec import TrainingSpec
@@ -56,12 +57,17 @@ class Trainer:
     def __init__(self, engine: Any, objective: Objective, spec: TrainingSpec | None):
         self.engine, self.objective, self.spec = engine, objective, spec
         self.step = 0
+        self._checked: list[Any] = []
         self._rates_version: Any = None
         self._rates_left = 0
 
-    def take_over(self, other: Trainer) -> None:
-        """Continues what another trainer began: its steps, and its optimizer slots for the parameters that both train."""
-        self.restore(other.engine.read_slots(), other.step)
+    def knows(self, batch: MicroBatch) -> bool:
+        """Whether data like these specs was checked before; the number of rows does not matter."""
+        return _without_rows(batch) in self._checked
+
+    def learn(self, batch: MicroBatch) -> None:
+        """Remembers that data like these specs fits."""
+        self._checked.append(_without_rows(batch))
 
     def restore(self, slots: dict[str, np.ndarray], step: int) -> None:
         """Goes on after `step` windows with these slots; those of parameters that it does not train are left out."""
@@ -118,6 +124,10 @@ class Trainer:
     def evaluation_logs(self, sums: Sums) -> dict[str, float]:
         """An evaluation's figures. A host read."""
         return figures(self.objective.layout, sums.read(), sums.steps)
+
+
+def _without_rows(specs: MicroBatch) -> Any:
+    return map_specs(lambda spec: (spec.shape[1:], spec.dtype), specs)
 
 
 def elements_of(batch: MicroBatch) -> int:
