@@ -55,7 +55,10 @@ class Symbol:
         raise ArgumentError(f"{self!r} cannot be iterated over: index it, or do it in a Layer's call.")
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise SymbolHasNoValue(
+        raise ArgumentError(self._no_value())
+
+    def _no_value(self) -> str:
+        return (
             f"A function of arrays got {self!r}, which has no value yet. Functions of unifit.ops and of NumPy take arrays "
             "only: put the call into a Layer, such as uf.layers.Lambda(function)(symbol)."
         )
@@ -67,7 +70,7 @@ class Symbol:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        self._refuse()
+        raise SymbolHasNoValue(self._no_value())
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""JAX's arrays as host arrays. JAX has no sources of its own: its data sets (Grain, NumPy) are read as plain objects."""
+"""JAX's arrays as host arrays. JAX has no sources of its own: Grain's are read as plain objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def to_numpy(value: Any) -> np.ndarray | None:
         raise UnsupportedError("A traced JAX value was given as data: call fit, evaluate and predict outside jax.jit.")
     if not value.is_fully_addressable:
         raise UnsupportedError(
-            "An array that spans several processes was given as data; pass each process' full NumPy array, or a source of batches."
+            "An array that spans several processes was given as data; pass each process' full NumPy array, or a "
+            "source of batches."
         )
     return np.asarray(value)
 

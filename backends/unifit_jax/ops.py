@@ -230,7 +230,9 @@ def stack(x, axis=0):
 
 def unstack(x, num=None, axis=0):
     if num is not None and num != x.shape[axis]:
-        raise ValueError(f"unstack got num={num} for an axis of size {x.shape[axis]}; leave num out or make them equal.")
+        raise ValueError(
+            f"unstack got num={num} for an axis of size {x.shape[axis]}; leave num out or make them equal."
+        )
     return list(jnp.unstack(x, axis=axis))
 
 
@@ -496,7 +498,9 @@ def _transposed_cut(n, window, stride, padding, extra):
 
 def _reduce_windows(inputs, initial, function, windows, strides, padding):
     windows, strides = (1, *windows, 1), (1, *strides, 1)
-    return lax.reduce_window(inputs, np.array(initial, inputs.dtype), function, windows, strides, _padding_name(padding))
+    return lax.reduce_window(
+        inputs, np.array(initial, inputs.dtype), function, windows, strides, _padding_name(padding)
+    )
 
 
 def max_pool(inputs, pool_size, strides=None, padding="valid"):

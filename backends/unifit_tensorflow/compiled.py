@@ -1,4 +1,4 @@
-"""A function over one host batch, traced once for each shape of it and called by the shortest way that TensorFlow has."""
+"""A function over one host batch: traced once for each shape of it, and called the shortest way TensorFlow has."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def flattened(batch: Tree) -> Leaves:
 class Compiled:
     """`function(batch, *others)`, which returns one float32 tensor, as a graph. The sizes of `others` may vary.
 
-    A call of a tf.function of this size costs some 1,600 Python calls and more time than a small model's whole step: it
-    works out anew which trace its arguments fit. Here the batch's kind says so, and the trace is called as the operation
-    that it is, on its arguments and captures. Where there are GPUs the trace is called by its own `__call__`, which has
-    been in use there.
+    A call of a tf.function of this size costs some 1,600 Python calls, more time than a small model's whole step: it
+    works out anew which trace its arguments fit. Here the batch's kind says so, and the trace is called as the one
+    operation that it is, on its arguments and captures. Where there are GPUs, on which that was never tried, the trace
+    is called by its own `__call__`.
     """
 
     def __init__(self, function: Callable[..., Any]):

@@ -17,8 +17,7 @@ def to_numpy(value: Any) -> np.ndarray | None:
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
         raise ArgumentError(
             f"A {type(value).__name__} has no rows of one shape; convert it with to_tensor() or tf.sparse.to_dense(), "
-            "and mask "
-            "the padding."
+            "and mask the padding."
         )
     if isinstance(value, (tf.Tensor, tf.Variable)):
         return np.asarray(value.numpy())

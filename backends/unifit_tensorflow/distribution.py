@@ -47,8 +47,11 @@ class Devices:
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self.strategy is None else self.strategy.scope()
 
+    def wait(self) -> None:
+        """Nothing to wait for: the job is this process."""
+
     def host(self) -> contextlib.AbstractContextManager[Any]:
-        """Where batches are placed: rows of several GPUs are cut on the host, so that each travels to its own GPU only."""
+        """Where batches are placed: for several GPUs on the host, so that a row travels to its own GPU only."""
         return contextlib.nullcontext() if self.strategy is None or not self.on_gpus else tf.device("CPU:0")
 
     def owns(self, variable: tf.Variable) -> bool:
@@ -72,7 +75,7 @@ class Devices:
         return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
 
     def all_reduce(self, values: Any) -> Any:
-        """Differentiable sums of a tensor or list of tensors over all devices, by one collective; for use inside `run`."""
+        """Differentiable sums of a tensor or list of tensors over all devices, by one collective; used inside `run`."""
         if self.strategy is None:
             return values
         # The reduction goes where its inputs lie; a constant from outside the replica lies nowhere.
@@ -97,11 +100,10 @@ def prepare(distribution: DataParallel | None) -> Devices:
         request_cpu_devices(wished)
     present = len(tf.config.list_logical_devices(kind))
     if wished > present:
+        reason = "and hide the GPUs" if kind == "GPU" else "(TensorFlow was already in use when fit asked for them)"
         raise UnsupportedError(
-            f"DataParallel(devices={wished}) on tensorflow: this machine shows {present} {kind} device(s). For logical CPU "
-            f"devices set UNIFIT_CPU_DEVICES={wished} before the script starts "
-            + ("and hide the GPUs" if kind == "GPU" else "(TensorFlow was already in use when fit asked for them)")
-            + ", or pass a smaller number."
+            f"DataParallel(devices={wished}) on tensorflow: this machine shows {present} {kind} device(s). For logical "
+            f"CPU devices set UNIFIT_CPU_DEVICES={wished} before the script starts {reason}, or pass a smaller number."
         )
     return Devices(mirrored(kind, wished), wished, on_gpus=kind == "GPU")
 
@@ -118,6 +120,6 @@ def refuse_several_processes() -> None:
     workers = sum(len(cluster.get(role, ())) for role in ("chief", "worker"))
     if workers > 1:
         raise UnsupportedError(
-            f"unifit on tensorflow: TF_CONFIG names {workers} workers; training over several processes is not there yet. "
-            "Start one process without TF_CONFIG; DataParallel uses all of its local devices."
+            f"unifit on tensorflow: TF_CONFIG names {workers} workers; training over several processes is not there "
+            "yet. Start one process without TF_CONFIG; DataParallel uses all of its local devices."
         )

@@ -1,4 +1,4 @@
-"""The TensorFlow engine: one tf.function per window. A loop over micro-batches outside strategy.run, one reduction after it."""
+"""The TensorFlow engine: one graph a window. A loop over micro-batches outside strategy.run, one reduction after it."""
 
 from __future__ import annotations
 

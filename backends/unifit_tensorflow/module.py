@@ -18,7 +18,7 @@ distribution.configure_from_environment()
 
 
 class Module(tf.Module):
-    """unifit.contract.module.Module over tf.Module: variables, submodules and tf.train.Checkpoint see the whole tree."""
+    """unifit.contract.module.Module over tf.Module: `variables`, `submodules` and tf.train.Checkpoint see the tree."""
 
     def __init__(self) -> None:
         # Straight into __dict__, here and below: TensorFlow's attribute tracking would wrap lists and dicts.
@@ -81,12 +81,12 @@ class Module(tf.Module):
 
 
 def scope_name(class_name: str) -> str:
-    """The class' name without what TensorFlow refuses in the name of a scope: a leading underscore, letters beyond ASCII."""
+    """The class' name without what TensorFlow refuses in a scope's: a leading underscore, letters beyond ASCII."""
     return re.sub(r"[^A-Za-z0-9_]", "", class_name).lstrip("_0123456789") or "Module"
 
 
 def adopt(model: Module, devices: distribution.Devices) -> dict[str, tf.Variable]:
-    """Every variable below `model` by path, in the tree's order; those made for other devices are made again in place."""
+    """Every variable below `model` by path, in the tree's order; those of other devices are made again in place."""
     variables = {}
     for path, owner, name in walk(model):
         variable = owner._parameters[name]

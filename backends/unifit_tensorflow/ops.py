@@ -329,7 +329,9 @@ def norm(x, ord=None, axis=None, keepdims=False):
     if len(axes) == 1:
         return _vector_norm(x, 2 if ord is None else ord, axes[0], keepdims)
     if len(axes) != 2:
-        raise ValueError(f"norm got ord={ord!r}, axis={axis!r} and shape {x.shape}; give one axis, or two for matrices.")
+        raise ValueError(
+            f"norm got ord={ord!r}, axis={axis!r} and shape {x.shape}; give one axis, or two for matrices."
+        )
     return _matrix_norm(x, "fro" if ord is None else ord, axes, keepdims)
 
 
@@ -440,7 +442,9 @@ def stack(x, axis=0):
 
 def unstack(x, num=None, axis=0):
     if num is not None and x.shape[axis] not in (num, None):
-        raise ValueError(f"unstack got num={num} for an axis of size {x.shape[axis]}; leave num out or make them equal.")
+        raise ValueError(
+            f"unstack got num={num} for an axis of size {x.shape[axis]}; leave num out or make them equal."
+        )
     return tf.unstack(x, num, axis)
 
 
@@ -448,7 +452,9 @@ def split(x, indices_or_sections, axis=0):
     n = x.shape[axis]
     if isinstance(indices_or_sections, int):
         if n is not None and n % indices_or_sections:
-            raise ValueError(f"split got {indices_or_sections} sections for an axis of size {n}; it must divide evenly.")
+            raise ValueError(
+                f"split got {indices_or_sections} sections for an axis of size {n}; it must divide evenly."
+            )
         return list(tf.split(x, indices_or_sections, axis))
     bounds = [builtins.min(index if index >= 0 else n + index, n) for index in indices_or_sections]
     sizes = np.maximum(np.diff([0, *bounds, n]), 0)

@@ -13,7 +13,7 @@ from unifit.contract import optimizers as rules
 from unifit.errors import UnsupportedError
 
 Step = Callable[..., None]
-"""(variable, gradient, *slots in the order of the rule's `slot_names`): moves the variable and the slots, without decay."""
+"""(variable, gradient, *slots in the order of the rule's `slot_names`): moves variable and slots, without decay."""
 
 
 class Optimizer:
@@ -102,7 +102,7 @@ def adam(rule: rules.Adam, rate: Any, t: Any) -> Step:
 
 
 def bias_correction(beta: float, t: Any) -> Any:
-    """1 - beta^t without cancellation, for the beta that the kernel sees, so that weights of one moment add up to it."""
+    """1 - beta^t without cancellation, for the beta that the kernel sees: a moment's weights add up to exactly that."""
     rounded = float(np.float32(beta))
     return -tf.math.expm1(t * math.log(rounded)) if rounded else tf.ones_like(t)
 

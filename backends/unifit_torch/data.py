@@ -103,8 +103,7 @@ def _order_of(sampler: Any, rows: int) -> tuple[bool, Callable[[int, int], Seque
     if getattr(sampler, "num_replicas", 1) > 1:
         raise ArgumentError(
             f"The DataLoader has a {type(sampler).__name__} for {sampler.num_replicas} processes. unifit gives each "
-            "process its "
-            "part of every batch by itself: pass a DataLoader with shuffle=True and the global batch_size."
+            "process its part of every batch by itself: pass a DataLoader with shuffle=True and the global batch_size."
         )
 
     def order(epoch: int, seed: int) -> Sequence[int]:
@@ -141,7 +140,10 @@ def _as_it_is(loader: DataLoader) -> Stream:
 
 
 class _Reader:
-    """Loads rows of a map-style dataset with a DataLoader's settings (None: torch's defaults), one DataLoader for all epochs."""
+    """Loads rows of a map-style dataset with a DataLoader's settings (None: torch's defaults).
+
+    One DataLoader serves all epochs, so that persistent workers persist.
+    """
 
     def __init__(self, dataset: Any, loader: DataLoader | None):
         self.wanted = _Wanted()
@@ -204,7 +206,7 @@ class _Seeded(Dataset):
         return len(self.dataset)
 
     def __getattr__(self, name: str) -> Any:
-        # A worker_init_fn finds the dataset's attributes here; batched reads (__getitems__) would not be seeded row by row.
+        # A worker_init_fn finds the dataset's attributes here, but no __getitems__: rows are seeded one by one.
         if name.startswith("__") or name == "dataset":
             raise AttributeError(name)
         return getattr(self.dataset, name)

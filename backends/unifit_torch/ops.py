@@ -693,7 +693,9 @@ def average_pool(inputs, pool_size, strides=None, padding="valid"):
 def _share_inside(sizes, windows, strides):
     """The part of each "same" window that lies inside the input, shape (*out, 1)."""
     share = np.ones(())
-    for n, window, stride, (before, _) in zip(sizes, windows, strides, _same_padding(sizes, windows, strides)):
+    for n, window, stride, (before, _) in zip(
+        sizes, windows, strides, _same_padding(sizes, windows, strides), strict=True
+    ):
         start = np.arange(-(-n // stride)) * stride - before
         inside = np.minimum(start + window, n) - np.maximum(start, 0)
         share = share[..., None] * (inside / window)

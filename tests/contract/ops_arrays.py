@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+
 from contract.ops_table import ACCUMULATED, ELEMENTWISE, Case, bools, integers, normal, positive, shuffled
 
 
@@ -158,7 +159,9 @@ def _indexing_cases():
         yield Case("argsort", (shuffled(3, 4, 5),), np.argsort, {"axis": axis})
         ties = integers(6, 7, low=0, high=3)
         if axis < 1:
-            yield Case("argsort", (ties,), lambda x, axis: np.argsort(x, axis, kind="stable"), {"axis": axis}, label="ties")
+            yield Case(
+                "argsort", (ties,), lambda x, axis: np.argsort(x, axis, kind="stable"), {"axis": axis}, label="ties"
+            )
     yield Case("sort", (integers(3, 4),), np.sort, label="int")
     for k in (1, 3, 5):
         yield Case("top_k", (shuffled(3, 5), k), _top_k, label=str(k))
@@ -227,7 +230,13 @@ def _linear_algebra_cases():
     for subscripts, shapes in contractions.items():
         operands = [normal(*shape, key=i) for i, shape in enumerate(shapes)]
         yield Case("einsum", (subscripts, *operands), np.einsum, tolerance=ACCUMULATED, label=subscripts)
-    tensordots = [(1, (4, 3)), (2, (3, 4, 2)), (([1, 2], [0, 1]), (3, 4, 2)), ((-1, 1), (3, 4)), (((0,), (2,)), (3, 4, 2))]
+    tensordots = [
+        (1, (4, 3)),
+        (2, (3, 4, 2)),
+        (([1, 2], [0, 1]), (3, 4, 2)),
+        ((-1, 1), (3, 4)),
+        (((0,), (2,)), (3, 4, 2)),
+    ]
     for axes, right in tensordots:
         args = (normal(2, 3, 4), normal(*right, key=1))
         yield Case("tensordot", args, np.tensordot, {"axes": axes}, tolerance=ACCUMULATED)

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import scipy.special
+
 from contract.ops_table import ACCUMULATED, ELEMENTWISE, Case, bools, integers, normal, positive, shuffled
 
 SPECIAL = np.array([-np.inf, -1.5, -0.0, 0.0, 2.5, np.inf, np.nan], np.float32)

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import scipy.special
+
 from contract.ops_table import ACCUMULATED, ELEMENTWISE, Case, bools, integers, normal, positive
 
 EPSILON = 1e-7

@@ -1,15 +1,17 @@
 """Every function of unifit.ops against the table of cases: eagerly, compiled, in half precision and differentiated."""
 
+import dataclasses
+import functools
 import inspect
 import types
 
 import numpy as np
 import pytest
-from contract import ops_arrays, ops_elementwise, ops_nn
-from contract.ops_native import compiled, gradients
-from contract.ops_table import ACCUMULATED, Case, map_arrays, normal, positive
 
 import unifit.contract.ops as contract
+from contract import ops_arrays, ops_elementwise, ops_nn
+from contract.ops_native import compiled, gradients
+from contract.ops_table import ACCUMULATED, map_arrays, normal
 from unifit import ops
 from unifit.backend import backend
 
@@ -62,10 +64,35 @@ def call(case, args, kwargs):
     return getattr(ops, case.name)(*args, **kwargs)
 
 
-# jax compiles whatever it does, one small program after the other when eager: there, most cases are compiled whole only.
-EAGER = CASES if backend.name != "jax" else [*first_of_each(CASES, 2), *(case for case in CASES if case.eager_only)]
+# jax compiles whatever it does, one small program after the other when eager: there, most cases are compiled only.
+EAGER = CASES if backend.name != "jax" else [*first_of_each(CASES, 1), *(case for case in CASES if case.eager_only)]
 COMPILED = [case for case in CASES if not case.eager_only]
-COMPILED = COMPILED if backend.name == "jax" else list(first_of_each(COMPILED, 4))
+
+
+def results_together(cases, to_backend=ops.convert_to_tensor):
+    """The cases' results from one compiled function, so that there is one compilation for all; host values as they are."""
+    host_values = {}
+
+    def function(*arrays):
+        remaining = list(arrays)
+        results = []
+        for index, case in enumerate(cases):
+            args, kwargs = map_arrays(lambda _: remaining.pop(0), (case.args, case.kwargs))
+            result = call(case, args, kwargs)
+            if not any(map(ops.is_tensor, result if isinstance(result, (list, tuple)) else [result])):
+                host_values[index], result = result, ()
+            results.append(result)
+        return results
+
+    arrays = arrays_of([(case.args, case.kwargs) for case in cases])
+    results = compiled(function)(*map(to_backend, arrays))
+    return [host_values.get(index, result) for index, result in enumerate(results)]
+
+
+@functools.cache
+def compiled_results(name):
+    cases = [case for case in COMPILED if case.name == name]
+    return {id(case): result for case, result in zip(cases, results_together(cases), strict=True)}
 
 
 @pytest.mark.parametrize("case", EAGER, ids=str)
@@ -77,19 +104,7 @@ def test_op_gives_the_reference_value(case):
 @pytest.mark.backends("jax", "tensorflow", reason="torch runs eagerly")
 @pytest.mark.parametrize("case", COMPILED, ids=str)
 def test_op_gives_the_reference_value_compiled(case):
-    outputs = []
-
-    def function(*arrays):
-        remaining = list(arrays)
-        args, kwargs = map_arrays(lambda _: remaining.pop(0), (case.args, case.kwargs))
-        result = call(case, args, kwargs)
-        if ops.is_tensor(result) or isinstance(result, (list, tuple)) and any(map(ops.is_tensor, result)):
-            return result
-        outputs.append(result)  # a host value, known when traced
-        return ()
-
-    result = compiled(function)(*map(ops.convert_to_tensor, arrays_of((case.args, case.kwargs))))
-    check(outputs[0] if outputs else result, case.expected(), case)
+    check(compiled_results(case.name)[id(case)], case.expected(), case)
 
 
 @pytest.mark.backends("torch", reason="the other backends infer shapes by tracing")
@@ -141,30 +156,41 @@ def round_to_bfloat16(x):
     return np.where(np.isfinite(x), bits.astype(np.uint32).view(np.float32), x).reshape(x.shape)
 
 
-@pytest.mark.parametrize("case", list(first_of_each(half_cases(), 3)), ids=str)
-def test_op_keeps_bfloat16(case):
-    """The inputs are exact in bfloat16, the result is within some roundings of the true one."""
+HALF = list(half_cases())
+
+
+@functools.cache
+def half_results(name):
+    """Case and result by the identity of the original case, with inputs that are exact in bfloat16."""
 
     def to_backend(x):
         tensor = ops.convert_to_tensor(x)
         return ops.cast(tensor, "bfloat16") if x.dtype == np.float32 else tensor
 
-    rounded = map_arrays(round_to_bfloat16, (case.args, case.kwargs))
-    case = Case(case.name, rounded[0], case.reference, rounded[1], label=case.label)
-    args, kwargs = map_arrays(to_backend, rounded)
-    result = call(case, args, kwargs)
-    expected = case.expected()
-    for part, expected_part in zip(*(x if isinstance(x, (list, tuple)) else [x] for x in (result, expected)), strict=True):
+    cases = [case for case in HALF if case.name == name]
+    rounded = []
+    for case in cases:
+        args, kwargs = map_arrays(round_to_bfloat16, (case.args, case.kwargs))
+        rounded.append(dataclasses.replace(case, args=args, kwargs=kwargs))
+    results = results_together(rounded, to_backend)
+    return {id(case): pair for case, pair in zip(cases, zip(rounded, results, strict=True), strict=True)}
+
+
+@pytest.mark.parametrize("case", HALF, ids=str)
+def test_op_keeps_bfloat16(case):
+    """The result is within some roundings of the true one."""
+    case, result = half_results(case.name)[id(case)]
+    parts = [x if isinstance(x, (list, tuple)) else [x] for x in (result, case.expected())]
+    for part, expected in zip(*parts, strict=True):
         if not ops.is_tensor(part):
             continue
-        if np.asarray(expected_part).dtype != np.float64:
-            assert ops.dtype(part) == NARROWED.get(expected_part.dtype.name, expected_part.dtype.name)
+        if np.asarray(expected).dtype != np.float64:
+            assert ops.dtype(part) == NARROWED.get(expected.dtype.name, expected.dtype.name)
             continue
         assert ops.dtype(part) == "bfloat16"
-        scale = np.max(np.abs(expected_part), initial=1.0, where=np.isfinite(expected_part))
-        np.testing.assert_allclose(
-            ops.convert_to_numpy(part), expected_part, rtol=4 * BFLOAT16_EPSILON, atol=4 * BFLOAT16_EPSILON * scale
-        )
+        tolerance = 4 * BFLOAT16_EPSILON
+        scale = np.max(np.abs(expected), initial=1.0, where=np.isfinite(expected))
+        np.testing.assert_allclose(ops.convert_to_numpy(part), expected, rtol=tolerance, atol=tolerance * scale)
 
 
 def test_table_has_every_op():
@@ -203,40 +229,60 @@ DIFFERENTIATED = (
 ).split()
 
 
-def gradient_cases():
-    for case in CASES:
-        # At the corners of max and std, and where probabilities are clipped, a slope is a matter of taste.
-        smooth = case.label not in ("wide", "nan", "certain") and not (case.name == "std" and case.kwargs.get("axis") == ())
-        smooth = smooth and not (case.name == "std" and case.label in ("size_1", "zero_dim"))
-        float_first = case.args and isinstance(case.args[0], np.ndarray) and case.args[0].dtype == np.float32
-        if case.name in DIFFERENTIATED and float_first and case.args[0].size and smooth:
-            yield case
+def has_slope(case):
+    """Whether the first argument is a float array at which the reference is smooth."""
+    if case.name not in DIFFERENTIATED or not case.args or not isinstance(case.args[0], np.ndarray):
+        return False
+    if case.name == "std" and (case.kwargs.get("axis") == () or case.label in ("size_1", "zero_dim")):
+        return False  # no deviation at all: a corner
+    x = case.args[0]
+    return x.dtype == np.float32 and x.size > 0 and case.label not in ("wide", "nan", "certain")
 
 
-@pytest.mark.parametrize("case", list(first_of_each(gradient_cases(), 6)), ids=str)
+SLOPED = list(filter(has_slope, CASES))
+
+
+def as_tuple(x):
+    return tuple(x) if isinstance(x, (list, tuple)) else (x,)
+
+
+def weights_of(case):
+    """Random weights that make one number of a case's results."""
+    return [np.random.default_rng([8, i]).normal(size=np.shape(y)) for i, y in enumerate(as_tuple(case.expected()))]
+
+
+@functools.cache
+def gradients_together(name):
+    """Gradients at the cases' first arguments, from one compiled function."""
+    cases = [case for case in SLOPED if case.name == name]
+
+    def function(*xs):
+        total = 0.0
+        for case, x in zip(cases, xs, strict=True):
+            args, kwargs = map_arrays(ops.convert_to_tensor, (case.args[1:], case.kwargs))
+            for weight, y in zip(weights_of(case), as_tuple(call(case, (x, *args), kwargs)), strict=True):
+                total = total + ops.sum(ops.convert_to_tensor(weight) * y)
+        return total
+
+    found = gradients(function, *(case.args[0] for case in cases))
+    return {id(case): gradient for case, gradient in zip(cases, found, strict=True)}
+
+
+@pytest.mark.parametrize("case", SLOPED, ids=str)
 def test_gradient_is_the_references_slope(case):
     """The derivative along a random direction, against central differences of the reference in float64."""
     x, *rest = case.args
     direction = np.random.default_rng(7).normal(size=x.shape)
-    outputs = case.expected()
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    weights = [np.random.default_rng([8, i]).normal(size=np.shape(y)) for i, y in enumerate(outputs)]
+    weights = weights_of(case)
 
     def reference(step):
-        moved = Case(case.name, (x.astype(np.float64) + step * direction, *rest), case.reference, case.kwargs).expected()
-        moved = moved if isinstance(moved, tuple) else (moved,)
-        return sum((w * y).sum() for w, y in zip(weights, moved, strict=True))
-
-    def function(x):
-        args, kwargs = map_arrays(ops.convert_to_tensor, (rest, case.kwargs))
-        results = call(case, (x, *args), kwargs)
-        results = results if isinstance(results, tuple) else (results,)
-        return sum(ops.sum(ops.convert_to_tensor(w) * y) for w, y in zip(weights, results, strict=True))
+        moved = dataclasses.replace(case, args=(x.astype(np.float64) + step * direction, *rest)).expected()
+        return sum((weight * y).sum() for weight, y in zip(weights, as_tuple(moved), strict=True))
 
     step = 1e-5
     slope = (reference(step) - reference(-step)) / (2 * step)
-    (gradient,) = gradients(function, x)
-    np.testing.assert_allclose((gradient * direction).sum(), slope, rtol=FINITE_DIFFERENCES, atol=FINITE_DIFFERENCES)
+    actual = (gradients_together(case.name)[id(case)] * direction).sum()
+    np.testing.assert_allclose(actual, slope, rtol=FINITE_DIFFERENCES, atol=FINITE_DIFFERENCES)
 
 
 def test_gradient_of_softmax_crossentropy_is_probability_minus_target():
@@ -379,8 +425,3 @@ def test_float16_with_bfloat16_gives_float32():
     assert ops.dtype(result) == "float32"
     assert ops.dtype(ops.multiply(ops.ones((2,), "bfloat16"), ops.ones((2,)))) == "float32"
     assert ops.dtype(ops.multiply(ops.ones((2,), "bfloat16"), ops.ones((2,), "int32"))) == "bfloat16"
-
-
-def test_positive_inputs_are_positive():
-    """The builder that keeps logarithms and roots in their domain."""
-    assert positive(100).min() > 0

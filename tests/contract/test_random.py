@@ -6,15 +6,15 @@ import random as python_random
 import numpy as np
 import pytest
 import scipy.stats
-from contract.ops_native import compiled, gradients
 
 import unifit.contract.random as contract
+from contract.ops_native import compiled, gradients
 from unifit import ops, random
 from unifit.backend import backend
 from unifit.context import CallContext
 
 NUM_DRAWS = 40_000
-# Kolmogorov-Smirnov: the distance that a right sampler of that many draws exceeds once in a million keys (keys are fixed).
+# Kolmogorov-Smirnov: the distance that a right sampler of that many draws exceeds once in a million keys.
 KS_DISTANCE = math.sqrt(-math.log(1e-6 / 2) / 2 / NUM_DRAWS)
 
 

@@ -1,5 +1,4 @@
-"""Data at the border: batches and sources, the kinds of loaders, and what a backend's `data.py` gives for its
-framework.
+"""Data at the border: batches, sources, kinds of loaders, and what a backend's `data.py` gives for its framework.
 
 `unifit_<framework>/data.py` imports its framework, NumPy, this contract and the errors, and nothing else: it works
 whichever backend is active. It is found by the root module of an object's classes and has the two functions of

@@ -394,7 +394,7 @@ def var(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def std(x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-    """`sqrt(var(x))`."""
+    """`sqrt(var(x))`. Where the variance is 0, so is the value, and the gradient is the framework's choice."""
     ...
 
 
@@ -458,7 +458,7 @@ def norm(x: Array, ord: int | float | str | None = None, axis: Axis = None, keep
 
     Args:
         x: Float array; integers become float32.
-        ord: For vectors a number, `inf`, `-inf` or 0; for matrices "fro", "nuc", 1, -1, 2, -2, `inf`, `-inf`. None is the
+        ord: For vectors a number, `inf` or `-inf`; for matrices "fro", "nuc", 1, -1, 2, -2, `inf` or `-inf`. None is the
             2-norm of the flattened values.
         axis: int for vectors, two ints for matrices. None with an `ord` needs a 1-D or 2-D `x`.
         keepdims: Keep reduced axes with size 1.
@@ -644,7 +644,7 @@ def full_like(x: Array, fill_value: Array, dtype: str | None = None) -> Array:
 
 
 def arange(start: float, stop: float | None = None, step: float = 1, dtype: str | None = None) -> Array:
-    """`start`, `start + step`, ... below `stop`; with one argument, 0 up to it. Python numbers in; int32 or float32 out."""
+    """`start`, `start + step`, ... below `stop`; with one argument, 0 up to it. int32, or float32 from floats."""
     ...
 
 
@@ -790,8 +790,8 @@ def outer(x1: Array, x2: Array, /) -> Array:
 
 
 # --- Convolution and pooling ------------------------------------------------------------------------------------------
-# Data is channels last: (batch, *spatial, channels), one or two spatial axes. Sizes may be an int for all spatial axes or
-# a tuple. "valid" pads nothing: out = floor((n - window) / stride) + 1. "same" gives out = ceil(n / stride) with
+# Data is channels last: (batch, *spatial, channels), one or two spatial axes. Sizes may be an int for all spatial axes
+# or a tuple. "valid" pads nothing: out = floor((n - window) / stride) + 1. "same" gives out = ceil(n / stride) with
 # total = max((out - 1) * stride + window - n, 0) zeros, total // 2 of them before and the rest after
 # (window: (kernel - 1) * dilation + 1).
 

@@ -57,15 +57,16 @@ def make_source(
         if weights is not None:
             raise ArgumentError(f"class_weight was given with x, {kind}: its batches are ready. Weigh them there.")
         return x
-    module = data_module(type(x))
+    module = data_module(x)
     loader = None if module is None else module.adapt(x, batch_size=batch_size, shuffle=shuffle)
     if loader is None:
         loader = adapt_object(x, batch_size=batch_size, shuffle=shuffle)
     if loader is None:
         raise ArgumentError(
-            f"x is a {type(x).__module__}.{type(x).__qualname__}, which is no data that unifit knows. It takes arrays, tensors, "
-            "tables and dicts, tuples and lists of them; tf.data datasets, torch DataLoaders and Datasets, objects with __len__ "
-            "and __getitem__ (whose items are batches), iterables and generators of batches, and functions that return one."
+            f"x is a {type(x).__module__}.{type(x).__qualname__}, which is no data that unifit knows. It takes arrays, "
+            "tensors, tables and dicts, tuples and lists of them; tf.data datasets, torch DataLoaders and Datasets, "
+            "objects with __len__ and __getitem__ (whose items are batches), iterables and generators of batches, and "
+            "functions that return one."
         )
     return LoadedSource(loader, weights)
 

@@ -1,4 +1,4 @@
-"""Arrays, memmaps and trees of them as a source: rows are picked by an order keyed (seed, epoch); nothing is copied whole."""
+"""Arrays, memmaps and trees of them as a source: rows in an order keyed (seed, epoch); nothing is copied whole."""
 
 from __future__ import annotations
 
@@ -55,19 +55,21 @@ class ArraySource:
         if not self.rows:
             raise ArgumentError("The data has no rows (x is empty): there is nothing to train or evaluate on.")
         self.shuffle = shuffle
-        self.batch_size = min(int(batch_size), self.rows)
-        self.num_batches = -(-self.rows // self.batch_size)
+        size = min(int(batch_size), self.rows)
+        self.batch_size: int | None = size
+        self.num_batches: int | float | None = -(-self.rows // size)
+        self._size = size
         self._columns = [tree.map(Column, node) for node in given]
         self._class_weights = class_weights
         row_bytes = sum(leaf.nbytes for leaf in leaves) // self.rows
         on_disk = any(_on_disk(leaf) for leaf in leaves)
-        self.read_ahead = self.num_batches > 1 and (on_disk or row_bytes * self.batch_size >= READ_AHEAD_BYTES)
+        self.read_ahead = size < self.rows and (on_disk or row_bytes * size >= READ_AHEAD_BYTES)
 
     def epoch(self, number: int, seed: int, own: Slice, first: int = 0) -> Iterator[Batch]:
         order = permutation(self.rows, seed, number) if self.shuffle else None
         x_columns, y_columns, weight_columns = self._columns
-        for start in range(first * self.batch_size, self.rows, self.batch_size):
-            rows = min(self.batch_size, self.rows - start)
+        for start in range(first * self._size, self.rows, self._size):
+            rows = min(self._size, self.rows - start)
             part = own(rows)
             count = part.stop - part.start
             mine = slice(start + part.start, start + part.stop) if count else slice(start, start + 1)

@@ -62,10 +62,9 @@ class ClassWeights:
         if given[0].dtype == np.bool_:
             raise ArgumentError(
                 "class_weight was given with a sample_weight of dtype bool. That is a mask: what it leaves out does "
-                "not count "
-                "in the mean, while a class weight scales the loss and leaves the count alone; one array cannot be "
-                "both. Mark "
-                "such labels with the loss' ignore_class, or pass sample_weight as floats (0 then counts in the mean)."
+                "not count in the mean, while a class weight scales the loss and leaves the count alone; one array "
+                "cannot be both. Mark such labels with the loss' ignore_class, or pass sample_weight as floats (0 "
+                "then counts in the mean)."
             )
         return _product(given[0].astype(np.float32), weights)
 
@@ -82,8 +81,7 @@ class ClassWeights:
         if labels.dtype.kind == "f" and not np.array_equal(labels, np.floor(labels)):
             raise ArgumentError(
                 f"class_weight needs labels that are class numbers, or one-hot; got {labels.dtype} of shape "
-                f"{labels.shape} "
-                f"with values such as {labels.flat[np.argmax(labels != np.floor(labels))]}."
+                f"{labels.shape} with values such as {labels.flat[np.argmax(labels != np.floor(labels))]}."
             )
         return labels
 
@@ -94,16 +92,15 @@ class ClassWeights:
         if not looks and labels.dtype.kind in "fb":
             raise ArgumentError(
                 f"class_weight needs labels that are class numbers, or one-hot; got {labels.dtype} of shape "
-                f"{labels.shape} "
-                "whose rows are not 0 but for a single 1."
+                f"{labels.shape} whose rows are not 0 but for a single 1."
             )
         if self._decided is None:
             self._decided = looks
         elif self._decided and not looks:
             raise ArgumentError(
                 f"class_weight got integer labels of shape {labels.shape} that were one-hot in the first batch and are "
-                "not in "
-                "this one. Name a loss that tells ('sparse_categorical_crossentropy' or 'categorical_crossentropy')."
+                "not in this one. Name a loss that tells ('sparse_categorical_crossentropy' or "
+                "'categorical_crossentropy')."
             )
         return self._decided
 

@@ -35,8 +35,7 @@ class Feed:
         if limit is not None and (not isinstance(limit, (int, np.integer)) or isinstance(limit, bool) or limit < 1):
             raise ArgumentError(
                 f"A limit of {limit!r} batches (steps_per_epoch, validation_steps, steps) was given; it needs a whole "
-                "number of "
-                "at least 1, or None."
+                "number of at least 1, or None."
             )
         if limit is None and source.num_batches == ENDLESS:
             raise ArgumentError(
@@ -65,9 +64,8 @@ class Feed:
         if epochs > 1 and not self.source.restartable:
             raise ArgumentError(
                 f"{what} would be read {epochs} times, and a generator can be read once. Pass the function that makes "
-                "it (not "
-                "called), a list-like or re-iterable object; or steps_per_epoch, where epochs of training shall share "
-                "it."
+                "it (not called), a list-like or re-iterable object; or steps_per_epoch, where epochs of training "
+                "shall share it."
             )
 
     def first(self) -> Batch:
@@ -79,8 +77,7 @@ class Feed:
         if not self.ready(self.first_epoch):
             raise ArgumentError(
                 "The data yields no batch: there is nothing to train or evaluate on. (A generator can be read once; "
-                "was it "
-                "read before?)"
+                "was it read before?)"
             )
         assert self._held is not None
         return self._held
@@ -132,8 +129,8 @@ class Feed:
             self._warned = True
             warnings.warn(
                 f"The training data ran out after {count} of the {self.limit} batches of an epoch, and can be read "
-                "only once: "
-                "training ends here. Provide steps_per_epoch * epochs batches, or data that can be read again.",
+                "only once: training ends here. Provide steps_per_epoch * epochs batches, or data that can be read "
+                "again.",
                 stacklevel=2,
             )
 

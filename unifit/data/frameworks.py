@@ -6,7 +6,8 @@ import functools
 import importlib
 import importlib.util
 import sys
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, cast
 
 from unifit.backend import packages
 from unifit.contract.data import HOST_GENERATORS, GlobalGenerator
@@ -17,13 +18,17 @@ def _packages() -> dict[str, str]:
     return packages()
 
 
-@functools.lru_cache(maxsize=512)
-def data_module(kind: type) -> Any:
-    """The DataModule for objects of this class, or None.
+def data_module(value: Any) -> Any:
+    """The DataModule that knows objects of this one's class, or None.
 
     A framework's companions count by their prefix: jaxlib is jax's, torchvision torch's. A class of a framework that
     is not imported cannot be its own, so no framework is ever imported here.
     """
+    return _module_for(cast(Hashable, type(value)))
+
+
+@functools.lru_cache(maxsize=512)
+def _module_for(kind: Any) -> Any:
     for base in kind.__mro__:
         root = base.__module__.partition(".")[0]
         for name, package in _packages().items():

@@ -53,7 +53,7 @@ def host_array(leaf: Any, what: str) -> np.ndarray:
         raise ArgumentError(f"{what} is a masked array; pass its data, and the mask as a sample_weight of dtype bool.")
     if isinstance(leaf, (np.ndarray, *_NUMBER)):
         return np.asarray(leaf)
-    module = data_module(type(leaf))
+    module = data_module(leaf)
     found = None if module is None else module.to_numpy(leaf)
     if found is not None:
         return found
@@ -128,8 +128,8 @@ def check_int32(array: np.ndarray, what: str = "The data") -> None:
     """
     if array.size and (array.max() > _INT32.max or array.min() < _INT32.min):
         raise ArgumentError(
-            f"{what} holds integers from {array.min()} to {array.max()} ({array.dtype}); devices take int32. "
-            "Map ids to a smaller range, or pass floats."
+            f"{what} holds integers from {array.min()} to {array.max()} ({array.dtype}); devices take int32. Map ids "
+            "to a smaller range, or pass floats."
         )
 
 

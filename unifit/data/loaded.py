@@ -54,7 +54,7 @@ class LoadedSource:
             yield from self._by_rows(loader, number, seed, own, first)
             return
         if isinstance(loader, Stream):
-            batches = islice(loader.open(number, seed), first, None)
+            batches: Iterator[Any] = islice(loader.open(number, seed), first, None)
         else:
             batches = loader.load(number, seed, _listed(_order(loader, loader.num_items, number, seed)[first:]))
         for index, raw in enumerate(batches, first):
@@ -70,7 +70,8 @@ class LoadedSource:
     def _by_rows(self, loader: Rows, number: int, seed: int, own: Slice, first: int) -> Iterator[Batch]:
         """Reads this process' rows alone."""
         order = _order(loader, loader.num_rows, number, seed)
-        starts = range(first * loader.batch_size, self.num_batches * loader.batch_size, loader.batch_size)
+        end_of_last = loader.num_rows - loader.num_rows % loader.batch_size if loader.drop_last else loader.num_rows
+        starts = range(first * loader.batch_size, end_of_last, loader.batch_size)
         ends = [min(start + loader.batch_size, loader.num_rows) for start in starts]
 
         def wanted() -> Iterator[list[int]]:
@@ -107,8 +108,8 @@ class LoadedSource:
         self._shapes.add(tuple(leaf.shape[1:] for leaf in tree.leaves(x)))
         if len(self._shapes) == MANY_SHAPES:
             warnings.warn(
-                f"The data's rows come in many shapes, such as {sorted(self._shapes)}: each is compiled for itself. Pad "
-                "sequences to one length, or to a few, and mask the padding.",
+                f"The data's rows come in many shapes, such as {sorted(self._shapes)}: each is compiled for itself. "
+                "Pad sequences to one length, or to a few, and mask the padding.",
                 stacklevel=2,
             )
 
@@ -122,8 +123,8 @@ def split(raw: Any) -> tuple[Any, Any, Any]:
     if isinstance(raw, (tuple, list)) and not hasattr(raw, "_fields"):
         if not 1 <= len(raw) <= 3:
             raise ArgumentError(
-                f"A batch of the data is a {type(raw).__name__} of {len(raw)} parts; it needs to be x, (x, y) or "
-                "(x, y, sample_weight). Put several inputs into one tuple: ((x1, x2), y)."
+                f"A batch of the data is a {type(raw).__name__} of {len(raw)} parts; it needs to be x, (x, y) or (x, "
+                "y, sample_weight). Put several inputs into one tuple: ((x1, x2), y)."
             )
         x, y, weight = (*raw, None, None)[:3]
     else:
@@ -162,8 +163,8 @@ def _num_batches(loader: Stream | Items | Rows) -> int | float | None:
 def _why_empty(loader: Stream | Items | Rows) -> str:
     if isinstance(loader, Rows) and loader.num_rows:
         return (
-            f"it has {loader.num_rows} rows, batch_size is {loader.batch_size}, and drop_last (drop_remainder) leaves the short "
-            "batch out; lower batch_size, or keep the last batch"
+            f"it has {loader.num_rows} rows, batch_size is {loader.batch_size}, and drop_last (drop_remainder) leaves "
+            "the short batch out; lower batch_size, or keep the last batch"
         )
     if isinstance(loader, Rows):
         return "it has 0 rows"

@@ -55,7 +55,7 @@ def _load(data: Any, epoch: int, seed: int, order: Iterable[int]) -> Iterator[An
 
 
 def table_rows(data: Any, batch_size: int | None, shuffle: bool) -> Rows:
-    """A Hugging Face dataset: rows are dicts of columns. A column `labels` or `label` is y, the others are the dict x."""
+    """A Hugging Face dataset: rows are dicts of columns. The column `labels` or `label` is y, the others are x."""
     columns = list(data.column_names)
     label = next((name for name in LABEL_COLUMNS if name in columns), None)
     if label is not None and len(columns) == 1:

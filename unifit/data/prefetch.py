@@ -16,7 +16,7 @@ DEPTH = 2
 """Items that wait while the loop works on one: one hides an uneven step, a second an uneven read."""
 
 PATIENCE_S = 5.0
-"""How long a loop that stops early waits for a read that is under way; the thread then ends by itself when it returns."""
+"""How long a loop that stops early waits for a read under way; a longer one ends its thread when it returns."""
 
 _END = object()
 
@@ -27,8 +27,8 @@ def ahead(
 ) -> Iterator[Iterator[Made]]:
     """`make(item)` for each item, in order. With `threaded`, up to `depth` of them wait ready.
 
-    An exception in `items` or `make` comes out of the iterator in its turn, with its traceback. When the block ends, early or
-    not, the thread stops and `items` is closed.
+    An exception in `items` or `make` comes out of the iterator in its turn, with its traceback. When the block ends,
+    early or not, the thread stops and `items` is closed.
 
     Example:
         >>> with ahead(range(3), float, threaded=True) as made:

@@ -25,8 +25,8 @@ def split_validation(x: Any, y: Any, sample_weight: Any, fraction: float) -> tup
         raise ArgumentError(f"validation_split is {fraction!r}; it needs a number from 0 up to, but below, 1.")
     if not is_arrays(x):
         raise ArgumentError(
-            f"validation_split={fraction} was given with x, a {type(x).__name__}; only arrays can be split. "
-            "Pass validation_data instead."
+            f"validation_split={fraction} was given with x, a {type(x).__name__}; only arrays can be split. Pass "
+            "validation_data instead."
         )
     names = ("x", "y", "sample_weight")
     data = [host_tree(value, name) for value, name in zip((x, y, sample_weight), names, strict=True)]
@@ -35,8 +35,7 @@ def split_validation(x: Any, y: Any, sample_weight: Any, fraction: float) -> tup
     if not 0 < kept < rows:
         raise ArgumentError(
             f"validation_split={fraction} of {rows} rows leaves {kept} rows to train on and {rows - kept} to validate "
-            "on; "
-            "both need at least one."
+            "on; both need at least one."
         )
     first, last = ([tree.map(lambda leaf: leaf[part], node) for node in data] for part in _parts(kept))  # noqa: B023
     return tuple(first), tuple(last)

@@ -131,10 +131,8 @@ def _stacked(leaves: tuple[np.ndarray, ...], owns: list[int], accumulation: int,
     if any(leaf.shape[1:] != like.shape[1:] or leaf.dtype != like.dtype for leaf in leaves):
         raise ShapeError(
             f"The batches of one accumulation window have rows of shapes {[leaf.shape[1:] for leaf in leaves]} and "
-            "dtypes "
-            f"{sorted({str(leaf.dtype) for leaf in leaves})}; they need one of each. Pad sequences to one length and "
-            "mask the "
-            "padding (sample_weight of dtype bool, mask_zero, or ignore_class)."
+            f"dtypes {sorted({str(leaf.dtype) for leaf in leaves})}; they need one of each. Pad sequences to one "
+            "length and mask the padding (sample_weight of dtype bool, mask_zero, or ignore_class)."
         )
     window = np.empty((accumulation, rows, *like.shape[1:]), like.dtype)
     for number, (leaf, own) in enumerate(zip(leaves, owns, strict=True)):

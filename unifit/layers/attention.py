@@ -64,7 +64,7 @@ class MultiHeadAttention(Layer):
 
     Example:
         >>> x = ops.ones((2, 5, 16))
-        >>> MultiHeadAttention(4, 8, num_key_value_heads=2, rotary=True)(x, x, use_causal_mask=True).shape
+        >>> tuple(MultiHeadAttention(4, 8, num_key_value_heads=2, rotary=True)(x, x, use_causal_mask=True).shape)
         (2, 5, 16)
 
     Reference:
@@ -273,7 +273,7 @@ class GroupQueryAttention(MultiHeadAttention):
         ArgumentError: When the query heads are no multiple of the others.
 
     Example:
-        >>> GroupQueryAttention(8, 4, 2)(ops.ones((2, 5, 16)), ops.ones((2, 5, 16))).shape
+        >>> tuple(GroupQueryAttention(8, 4, 2)(ops.ones((2, 5, 16)), ops.ones((2, 5, 16))).shape)
         (2, 5, 16)
     """
 

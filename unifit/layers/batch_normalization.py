@@ -40,7 +40,7 @@ class BatchNormalization(Layer):
         ArgumentError: When `momentum` or `epsilon` is out of range, or the input has no such axis.
 
     Example:
-        >>> BatchNormalization()(ops.ones((4, 3))).shape
+        >>> tuple(BatchNormalization()(ops.ones((4, 3))).shape)
         (4, 3)
 
     Reference:

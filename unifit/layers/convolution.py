@@ -145,7 +145,7 @@ class Conv1D(_Conv):
             whose channels are no multiple of `groups`. UnsupportedError: For "channels_first".
 
     Example:
-        >>> Conv1D(4, 3, padding="causal")(ops.ones((2, 10, 5))).shape
+        >>> tuple(Conv1D(4, 3, padding="causal")(ops.ones((2, 10, 5))).shape)
         (2, 10, 4)
     """
 
@@ -178,7 +178,7 @@ class Conv2D(_Conv):
             whose channels are no multiple of `groups`. UnsupportedError: For "channels_first".
 
     Example:
-        >>> Conv2D(4, 3, activation="relu")(ops.ones((2, 8, 8, 1))).shape
+        >>> tuple(Conv2D(4, 3, activation="relu")(ops.ones((2, 8, 8, 1))).shape)
         (2, 6, 6, 4)
     """
 
@@ -209,7 +209,7 @@ class DepthwiseConv2D(Convolution):
         ArgumentError: For arguments that cannot be. ShapeError: on build, for an input with other than four axes.
 
     Example:
-        >>> DepthwiseConv2D(3, depth_multiplier=2)(ops.ones((2, 8, 8, 5))).shape
+        >>> tuple(DepthwiseConv2D(3, depth_multiplier=2)(ops.ones((2, 8, 8, 5))).shape)
         (2, 6, 6, 10)
     """
 

@@ -97,7 +97,7 @@ class EinsumDense(Layer):
         ShapeError: On build, for an input that does not fit the equation.
 
     Example:
-        >>> EinsumDense("abc,cde->abde", (None, 4, 8), bias_axes="de")(ops.ones((2, 5, 3))).shape
+        >>> tuple(EinsumDense("abc,cde->abde", (None, 4, 8), bias_axes="de")(ops.ones((2, 5, 3))).shape)
         (2, 5, 4, 8)
     """
 

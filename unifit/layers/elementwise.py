@@ -27,7 +27,7 @@ class Activation(Layer):
         UnknownNameError: For an unknown name.
 
     Example:
-        >>> Activation("relu")(ops.ones((2, 3))).shape
+        >>> tuple(Activation("relu")(ops.ones((2, 3))).shape)
         (2, 3)
     """
 
@@ -58,7 +58,7 @@ class ReLU(Layer):
         ArgumentError: When an argument is below 0.
 
     Example:
-        >>> ReLU(max_value=6.0)(ops.ones((2, 3))).shape
+        >>> tuple(ReLU(max_value=6.0)(ops.ones((2, 3))).shape)
         (2, 3)
     """
 
@@ -96,7 +96,7 @@ class LeakyReLU(Layer):
         ArgumentError: When `negative_slope` is below 0.
 
     Example:
-        >>> LeakyReLU()(ops.ones((2, 3))).shape
+        >>> tuple(LeakyReLU()(ops.ones((2, 3))).shape)
         (2, 3)
     """
 
@@ -126,7 +126,7 @@ class Softmax(Layer):
         Returns: Array with the shape of `x`; zeros where everything along `axis` is masked.
 
     Example:
-        >>> Softmax()(ops.ones((2, 4))).shape
+        >>> tuple(Softmax()(ops.ones((2, 4))).shape)
         (2, 4)
     """
 
@@ -164,7 +164,7 @@ class Rescaling(Layer):
         Returns: Array with the shape of `x`; float32 unless `x` is a float of another width.
 
     Example:
-        >>> Rescaling(1 / 255)(ops.ones((2, 4, 4, 3), "uint8")).shape
+        >>> tuple(Rescaling(1 / 255)(ops.ones((2, 4, 4, 3), "uint8")).shape)
         (2, 4, 4, 3)
     """
 
@@ -195,7 +195,7 @@ class Identity(Layer):
         Returns: `x`.
 
     Example:
-        >>> Identity()(ops.ones((2, 3))).shape
+        >>> tuple(Identity()(ops.ones((2, 3))).shape)
         (2, 3)
     """
 

@@ -77,7 +77,7 @@ class Masking(Layer):
         Returns: Array of the same shape, which carries the mask (batch, steps, ...).
 
     Example:
-        >>> Masking()(ops.zeros((2, 5, 3))).shape
+        >>> tuple(Masking()(ops.zeros((2, 5, 3))).shape)
         (2, 5, 3)
     """
 

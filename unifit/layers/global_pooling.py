@@ -45,7 +45,7 @@ class GlobalAveragePooling1D(GlobalPooling):
         ShapeError: For an input with other than three axes. UnsupportedError: For "channels_first".
 
     Example:
-        >>> GlobalAveragePooling1D()(ops.ones((2, 10, 3))).shape
+        >>> tuple(GlobalAveragePooling1D()(ops.ones((2, 10, 3))).shape)
         (2, 3)
     """
 
@@ -80,7 +80,7 @@ class GlobalAveragePooling2D(GlobalPooling):
         ShapeError: For an input with other than four axes. UnsupportedError: For "channels_first".
 
     Example:
-        >>> GlobalAveragePooling2D()(ops.ones((2, 4, 4, 3))).shape
+        >>> tuple(GlobalAveragePooling2D()(ops.ones((2, 4, 4, 3))).shape)
         (2, 3)
     """
 
@@ -111,7 +111,7 @@ class GlobalMaxPooling1D(_GlobalMaxPooling):
         ShapeError: For an input with other than three axes. UnsupportedError: For "channels_first".
 
     Example:
-        >>> GlobalMaxPooling1D()(ops.ones((2, 10, 3))).shape
+        >>> tuple(GlobalMaxPooling1D()(ops.ones((2, 10, 3))).shape)
         (2, 3)
     """
 
@@ -134,7 +134,7 @@ class GlobalMaxPooling2D(_GlobalMaxPooling):
         ShapeError: For an input with other than four axes. UnsupportedError: For "channels_first".
 
     Example:
-        >>> GlobalMaxPooling2D()(ops.ones((2, 4, 4, 3))).shape
+        >>> tuple(GlobalMaxPooling2D()(ops.ones((2, 4, 4, 3))).shape)
         (2, 3)
     """
 

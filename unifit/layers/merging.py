@@ -56,7 +56,7 @@ class Add(Merge):
         ShapeError: When the input is no list.
 
     Example:
-        >>> Add()([ops.ones((2, 3)), ops.ones((2, 3))]).shape
+        >>> tuple(Add()([ops.ones((2, 3)), ops.ones((2, 3))]).shape)
         (2, 3)
     """
 
@@ -76,7 +76,7 @@ class Subtract(Merge):
         ShapeError: When the input is no list of two.
 
     Example:
-        >>> Subtract()([ops.ones((2, 3)), ops.ones((2, 3))]).shape
+        >>> tuple(Subtract()([ops.ones((2, 3)), ops.ones((2, 3))]).shape)
         (2, 3)
     """
 
@@ -101,7 +101,7 @@ class Multiply(Merge):
         ShapeError: When the input is no list.
 
     Example:
-        >>> Multiply()([ops.ones((2, 3)), ops.ones((2, 3))]).shape
+        >>> tuple(Multiply()([ops.ones((2, 3)), ops.ones((2, 3))]).shape)
         (2, 3)
     """
 
@@ -121,7 +121,7 @@ class Average(Merge):
         ShapeError: When the input is no list.
 
     Example:
-        >>> Average()([ops.ones((2, 3)), ops.ones((2, 3))]).shape
+        >>> tuple(Average()([ops.ones((2, 3)), ops.ones((2, 3))]).shape)
         (2, 3)
     """
 
@@ -164,7 +164,7 @@ class Maximum(_Extreme):
         ShapeError: When the input is no list.
 
     Example:
-        >>> Maximum()([ops.ones((2, 3)), ops.ones((2, 3))]).shape
+        >>> tuple(Maximum()([ops.ones((2, 3)), ops.ones((2, 3))]).shape)
         (2, 3)
     """
 
@@ -184,7 +184,7 @@ class Minimum(_Extreme):
         ShapeError: When the input is no list.
 
     Example:
-        >>> Minimum()([ops.ones((2, 3)), ops.ones((2, 3))]).shape
+        >>> tuple(Minimum()([ops.ones((2, 3)), ops.ones((2, 3))]).shape)
         (2, 3)
     """
 
@@ -207,7 +207,7 @@ class Concatenate(Merge):
         ShapeError: When the input is no list, or other axes differ. ArgumentError: when there is no such axis.
 
     Example:
-        >>> Concatenate()([ops.ones((2, 3)), ops.ones((2, 4))]).shape
+        >>> tuple(Concatenate()([ops.ones((2, 3)), ops.ones((2, 4))]).shape)
         (2, 7)
     """
 

@@ -86,7 +86,7 @@ class LayerNormalization(_Affine):
         ArgumentError: When the input has no such axis, or `epsilon` is not above 0.
 
     Example:
-        >>> LayerNormalization()(ops.ones((2, 5, 3))).shape
+        >>> tuple(LayerNormalization()(ops.ones((2, 5, 3))).shape)
         (2, 5, 3)
 
     Reference:
@@ -143,7 +143,7 @@ class RMSNormalization(Layer):
         ArgumentError: When the input has no such axis, or `epsilon` is not above 0.
 
     Example:
-        >>> RMSNormalization()(ops.ones((2, 5, 3))).shape
+        >>> tuple(RMSNormalization()(ops.ones((2, 5, 3))).shape)
         (2, 5, 3)
 
     Reference:
@@ -190,7 +190,7 @@ class GroupNormalization(_Affine):
         ShapeError: On build, when the channels are no multiple of `groups`.
 
     Example:
-        >>> GroupNormalization(2)(ops.ones((2, 4, 4, 6))).shape
+        >>> tuple(GroupNormalization(2)(ops.ones((2, 4, 4, 6))).shape)
         (2, 4, 4, 6)
 
     Reference:

@@ -60,7 +60,7 @@ class MaxPooling1D(_MaxPooling):
         ArgumentError: For arguments that cannot be. ShapeError: for an input with other than three axes.
 
     Example:
-        >>> MaxPooling1D()(ops.ones((2, 10, 3))).shape
+        >>> tuple(MaxPooling1D()(ops.ones((2, 10, 3))).shape)
         (2, 5, 3)
     """
 
@@ -85,7 +85,7 @@ class MaxPooling2D(_MaxPooling):
         ArgumentError: For arguments that cannot be. ShapeError: for an input with other than four axes.
 
     Example:
-        >>> MaxPooling2D()(ops.ones((2, 8, 8, 3))).shape
+        >>> tuple(MaxPooling2D()(ops.ones((2, 8, 8, 3))).shape)
         (2, 4, 4, 3)
     """
 
@@ -110,7 +110,7 @@ class AveragePooling1D(_AveragePooling):
         ArgumentError: For arguments that cannot be. ShapeError: for an input with other than three axes.
 
     Example:
-        >>> AveragePooling1D(2)(ops.ones((2, 10, 3))).shape
+        >>> tuple(AveragePooling1D(2)(ops.ones((2, 10, 3))).shape)
         (2, 5, 3)
     """
 
@@ -135,7 +135,7 @@ class AveragePooling2D(_AveragePooling):
         ArgumentError: For arguments that cannot be. ShapeError: for an input with other than four axes.
 
     Example:
-        >>> AveragePooling2D(2)(ops.ones((2, 8, 8, 3))).shape
+        >>> tuple(AveragePooling2D(2)(ops.ones((2, 8, 8, 3))).shape)
         (2, 4, 4, 3)
     """
 

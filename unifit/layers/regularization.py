@@ -30,7 +30,7 @@ class Dropout(Layer):
         ArgumentError: When `rate` is not in [0, 1), or an entry of `noise_shape` is neither None nor above 0.
 
     Example:
-        >>> Dropout(0.5)(ops.ones((2, 3))).shape
+        >>> tuple(Dropout(0.5)(ops.ones((2, 3))).shape)
         (2, 3)
     """
 

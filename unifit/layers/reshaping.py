@@ -24,7 +24,7 @@ class Flatten(Layer):
         Returns: Array, shape (batch, elements of a row).
 
     Example:
-        >>> Flatten()(ops.ones((2, 4, 4, 3))).shape
+        >>> tuple(Flatten()(ops.ones((2, 4, 4, 3))).shape)
         (2, 48)
     """
 
@@ -52,7 +52,7 @@ class Reshape(Layer):
             not fit the input.
 
     Example:
-        >>> Reshape((3, -1))(ops.ones((2, 12))).shape
+        >>> tuple(Reshape((3, -1))(ops.ones((2, 12))).shape)
         (2, 3, 4)
     """
 
@@ -90,7 +90,7 @@ class Permute(Layer):
         ArgumentError: When `dims` is not an order of 1 to n. ShapeError: when the input's rows have not n axes.
 
     Example:
-        >>> Permute((2, 1))(ops.ones((2, 3, 4))).shape
+        >>> tuple(Permute((2, 1))(ops.ones((2, 3, 4))).shape)
         (2, 4, 3)
     """
 
@@ -129,7 +129,7 @@ class ZeroPadding2D(Layer):
         ArgumentError: When a number is below 0. ShapeError: for an input with other than four axes.
 
     Example:
-        >>> ZeroPadding2D(((1, 2), (0, 1)))(ops.ones((2, 4, 4, 3))).shape
+        >>> tuple(ZeroPadding2D(((1, 2), (0, 1)))(ops.ones((2, 4, 4, 3))).shape)
         (2, 7, 5, 3)
     """
 
@@ -165,7 +165,7 @@ class UpSampling2D(Layer):
         ArgumentError: For arguments that cannot be. ShapeError: for an input with other than four axes.
 
     Example:
-        >>> UpSampling2D((2, 3))(ops.ones((2, 4, 4, 1))).shape
+        >>> tuple(UpSampling2D((2, 3))(ops.ones((2, 4, 4, 1))).shape)
         (2, 8, 12, 1)
     """
 

@@ -82,7 +82,7 @@ class Conv1DTranspose(_ConvTranspose):
         ArgumentError: For arguments that cannot be. ShapeError: on build, for an input with other than three axes.
 
     Example:
-        >>> Conv1DTranspose(4, 3, strides=2, padding="same")(ops.ones((2, 5, 3))).shape
+        >>> tuple(Conv1DTranspose(4, 3, strides=2, padding="same")(ops.ones((2, 5, 3))).shape)
         (2, 10, 4)
     """
 
@@ -115,7 +115,7 @@ class Conv2DTranspose(_ConvTranspose):
         ArgumentError: For arguments that cannot be. ShapeError: on build, for an input with other than four axes.
 
     Example:
-        >>> Conv2DTranspose(4, 3, strides=2, padding="same")(ops.ones((2, 5, 6, 3))).shape
+        >>> tuple(Conv2DTranspose(4, 3, strides=2, padding="same")(ops.ones((2, 5, 6, 3))).shape)
         (2, 10, 12, 4)
     """
 

@@ -33,7 +33,7 @@ class TimeDistributed(Layer):
         ArgumentError: When `layer` is no Layer. ShapeError: for an input with fewer than three axes.
 
     Example:
-        >>> TimeDistributed(Dense(4))(ops.ones((2, 5, 3))).shape
+        >>> tuple(TimeDistributed(Dense(4))(ops.ones((2, 5, 3))).shape)
         (2, 5, 4)
     """
 
@@ -102,8 +102,7 @@ class Bidirectional(Layer):
         ArgumentError: For layers that are not recurrent or do not go together.
 
     Example:
-        >>> Bidirectional(LSTM(4, return_sequences=True))(ops.ones((2, 5, 3))).shape
-        (2, 5, 8)
+        `Bidirectional(LSTM(4, return_sequences=True))` makes (batch, steps, 8) of (batch, steps, features).
     """
 
     supports_masking = True
@@ -186,7 +185,7 @@ class Lambda(Layer):
         ArgumentError: When `function` cannot be called.
 
     Example:
-        >>> Lambda(lambda x: x * 2)(ops.ones((2, 3))).shape
+        >>> tuple(Lambda(lambda x: x * 2)(ops.ones((2, 3))).shape)
         (2, 3)
     """
 

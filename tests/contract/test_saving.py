@@ -1,0 +1,495 @@
+"""Saving and loading: whole models in one file, weights alone, between backends; what is refused, by name."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import unifit as uf
+from unifit.errors import ArgumentError, UnifitError, UnknownNameError
+
+Dense = uf.layers.Dense
+BACKENDS = ("torch", "jax", "tensorflow")
+TOLERANCE = 1e-5
+SUBPROCESS_LIMIT_S = 100
+
+
+def array(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+@uf.register_serializable(package="tests")
+class Block(uf.Layer):
+    def __init__(self, units, activation=None, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = Dense(units, activation)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+@uf.register_serializable(package="tests")
+class Net(uf.Model):
+    def __init__(self, units=4, body=None, **kwargs):
+        super().__init__(**kwargs)
+        self.body = body
+        self.blocks = [Block(units, "relu"), Block(units)]
+        self.scale = self.add_weight((1,), "ones", trainable=False)
+
+    def call(self, x):
+        if self.body is not None:
+            x = self.body(x)
+        for block in self.blocks:
+            x = block(x)
+        return x * self.scale
+
+
+@uf.register_serializable(package="tests")
+class Pair(uf.Model):
+    """Two towers, made with Keras' habit of a get_config."""
+
+    def __init__(self, left, right, **kwargs):
+        super().__init__(**kwargs)
+        self.left, self.right = left, right
+
+    def call(self, x):
+        return self.left(x) + self.right(x)
+
+    def get_config(self):
+        config = super().get_config()
+        config.update({"left": self.left, "right": self.right})
+        return config
+
+
+def sequential():
+    model = uf.Sequential([Dense(4, "tanh"), Dense(2)], name="mlp")
+    model.add(uf.Sequential([Dense(3)]))
+    model.build((None, 5))
+    return model
+
+
+def sequential_with_input():
+    return uf.Sequential([uf.Input((5,), name="features"), Dense(4), Dense(2, name="head")])
+
+
+def functional():
+    a, b = uf.Input((5,), name="a"), uf.Input((5,), name="b")
+    shared = Dense(4, "relu", name="shared")
+    x = shared(a) + shared(b) * 2.0 - np.ones(4, "float32")
+    return uf.Model({"a": a, "b": b}, [Dense(2)(x), -x[:, 1:]])
+
+
+def models_sharing_a_layer():
+    shared = Dense(5)
+    x = uf.Input((5,))
+    first, second = uf.Model(x, shared(x), name="first"), uf.Sequential([shared, Dense(5)], name="second")
+    y = uf.Input((5,))
+    return uf.Model(y, first(y) + second(y))
+
+
+def subclass():
+    model = Net(3, body=uf.Sequential([Dense(5, kernel_initializer="he_normal")]))
+    model.build((None, 5))
+    return model
+
+
+def subclass_sharing_arguments():
+    shared = Dense(3)
+    model = Pair(uf.Sequential([shared]), right=shared)
+    model.build((None, 5))
+    return model
+
+
+MODELS = [
+    sequential, sequential_with_input, functional, models_sharing_a_layer, subclass, subclass_sharing_arguments
+]  # fmt: skip
+
+
+def inputs_of(model):
+    names = {"a", "b"}
+    return {name: array(6, 5, seed=len(name)) for name in names} if isinstance(model.input_shape, dict) else array(6, 5)
+
+
+def same(ours, theirs, tolerance=0.0):
+    for one, other in zip(uf_leaves(ours), uf_leaves(theirs), strict=True):
+        np.testing.assert_allclose(one, other, atol=tolerance, rtol=0)
+
+
+def uf_leaves(value):
+    if isinstance(value, (list, tuple)):
+        return [leaf for entry in value for leaf in uf_leaves(entry)]
+    return [value]
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_loaded_model_has_the_same_structure_weights_and_predictions(make, tmp_path):
+    model, path = make(), tmp_path / "model.unifit"
+    model.set_weights([weight + 0.25 for weight in model.get_weights()])
+    model.save(path)
+    loaded = uf.load_model(path)
+    assert type(loaded) is type(model) and loaded.name == model.name and loaded.input_shape == model.input_shape
+    assert list(loaded.weights_by_path()) == list(model.weights_by_path())
+    given = inputs_of(model)
+    same(loaded.predict(given, verbose=0), model.predict(given, verbose=0))
+    loaded.save(tmp_path / "again.unifit")
+    assert config_in(tmp_path / "again.unifit") == config_in(path)
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.endswith(".tmp")] == []
+
+
+def config_in(path):
+    with zipfile.ZipFile(path) as archive:
+        return json.loads(archive.read("config.json"))
+
+
+def test_file_is_a_stored_zip_of_json_and_safetensors(tmp_path):
+    model, path = sequential(), tmp_path / "model.unifit"
+    model.save(path)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == ["config.json", "weights.safetensors"]
+        assert all(entry.compress_type == zipfile.ZIP_STORED for entry in archive.infolist())
+        weights = safetensors.numpy.load(archive.read("weights.safetensors"))
+    assert {name: value.shape for name, value in weights.items()}["0.kernel"] == (5, 4)
+    assert config_in(path)["backend"] == uf.backend.name and "shared" not in json.dumps(config_in(path))
+
+
+def test_shared_layers_stay_shared(tmp_path):
+    for make in (models_sharing_a_layer, subclass_sharing_arguments):
+        model = make()
+        model.save(tmp_path / "model.unifit")
+        loaded = uf.load_model(tmp_path / "model.unifit")
+        assert len(loaded.weights) == len(model.weights)
+    assert loaded.left.layers[0] is loaded.right
+
+
+def test_saving_an_unmade_model_makes_no_variable(tmp_path):
+    model = sequential()
+    model.save(tmp_path / "model.unifit")
+    assert not any(layer.parameter_names() for layer in model.layers)
+    uf.set_seed(5)  # what was saved stays what the model starts from
+    same(list(uf.load_model(tmp_path / "model.unifit").get_weights()), list(model.get_weights()))
+
+
+def trained(model, steps=3, given=None):
+    given = inputs_of(model) if given is None else given
+    model.compile(
+        uf.optimizers.AdamW(uf.schedules.ExponentialDecay(1e-2, 2, 0.5), weight_decay=0.1),
+        uf.losses.MeanSquaredError(reduction="sum"),
+        gradient_accumulation_steps=2,
+        clip_norm=1.0,
+    )
+    go_on(model, steps, given)
+    return model
+
+
+def go_on(model, epochs, given):
+    model.fit(given, array(6, 3, seed=4), batch_size=2, epochs=epochs, shuffle=False, verbose=0)
+
+
+def test_training_goes_on_where_it_stopped(tmp_path):
+    straight = trained(sequential(), 3)
+    go_on(straight, 2, array(6, 5))
+    first = trained(sequential(), 3)
+    first.layers[0].trainable = True
+    first.save(tmp_path / "model.unifit")
+    loaded = uf.load_model(tmp_path / "model.unifit")
+    loaded.save(tmp_path / "again.unifit")  # the slots wait for an engine and are saved with it
+    loaded = uf.load_model(tmp_path / "again.unifit")
+    assert loaded.optimizer.get_config() == straight.optimizer.get_config()
+    loaded.predict(array(6, 5), verbose=0)
+    go_on(loaded, 2, array(6, 5))
+    same(loaded.get_weights(), straight.get_weights(), TOLERANCE)
+    assert loaded.trainer.step == straight.trainer.step
+
+
+def test_without_optimizer_and_without_compile(tmp_path):
+    model = trained(sequential())
+    model.save(tmp_path / "bare.unifit", include_optimizer=False)
+    model.save(tmp_path / "full.unifit")
+    assert uf.load_model(tmp_path / "bare.unifit").optimizer is None
+    loaded = uf.load_model(tmp_path / "full.unifit", compile=False)
+    assert loaded.optimizer is None and loaded.restored_optimizer is None
+    with zipfile.ZipFile(tmp_path / "bare.unifit") as archive:
+        assert "optimizer.safetensors" not in archive.namelist()
+
+
+def test_frozen_layers_stay_frozen(tmp_path):
+    model = subclass()
+    model.blocks[1].trainable = False
+    model.save(tmp_path / "model.unifit")
+    loaded = uf.load_model(tmp_path / "model.unifit")
+    assert [w.path for w in loaded.trainable_weights] == [w.path for w in model.trainable_weights]
+
+
+def test_dict_of_losses_and_metrics_comes_back(tmp_path):
+    x = uf.Input((5,))
+    model = uf.Model(x, {"p": Dense(2)(x), "q": Dense(3)(x)})
+    model.compile("sgd", {"p": "mse", "q": uf.losses.Huber(0.5)}, loss_weights={"p": 1.0, "q": 0.5})
+    model.save(tmp_path / "model.unifit")
+    loaded = uf.load_model(tmp_path / "model.unifit")
+    given, labels = array(4, 5), {"p": array(4, 2), "q": array(4, 3)}
+    assert loaded.evaluate(given, labels, verbose=0, return_dict=True) == pytest.approx(
+        model.evaluate(given, labels, verbose=0, return_dict=True)
+    )
+
+
+LOADER = """
+import sys
+import numpy as np
+import unifit as uf
+for name in sys.argv[2].split(","):
+    model = uf.load_model(f"{sys.argv[1]}/{name}.unifit")
+    given = dict(np.load(f"{sys.argv[1]}/{name}.npz"))
+    given = given["x"] if set(given) == {"x"} else given
+    if name == "trained":
+        model.fit(given, np.load(f"{sys.argv[1]}/labels.npy"), batch_size=2, epochs=2, shuffle=False, verbose=0)
+    outputs = model.predict(given, verbose=0)
+    outputs = outputs if isinstance(outputs, list) else [outputs]
+    np.savez(f"{sys.argv[1]}/{name}.{uf.backend.name}.npz", *outputs)
+"""
+
+
+@pytest.mark.timeout(3 * SUBPROCESS_LIMIT_S)
+def test_other_backends_load_predict_and_go_on_training(tmp_path):
+    expected = {}
+    for make in (functional, sequential):
+        model, name = make(), make.__name__
+        given = inputs_of(model)
+        model.save(tmp_path / f"{name}.unifit")
+        np.savez(tmp_path / f"{name}.npz", **(given if isinstance(given, dict) else {"x": given}))
+        expected[name] = model.predict(given, verbose=0)
+    model = trained(sequential())
+    model.save(tmp_path / "trained.unifit")
+    np.savez(tmp_path / "trained.npz", x=array(6, 5))
+    np.save(tmp_path / "labels.npy", array(6, 3, seed=4))
+    go_on(model, 2, array(6, 5))
+    expected["trained"] = model.predict(array(6, 5), verbose=0)
+    for backend in set(BACKENDS) - {uf.backend.name}:
+        environment = {**os.environ, "UNIFIT_BACKEND": backend}
+        command = [sys.executable, "-c", LOADER, str(tmp_path), ",".join(expected)]
+        done = subprocess.run(
+            command, env=environment, timeout=SUBPROCESS_LIMIT_S, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        for name, ours in expected.items():
+            theirs = np.load(tmp_path / f"{name}.{backend}.npz")
+            same([theirs[key] for key in theirs], ours if isinstance(ours, list) else [ours], TOLERANCE)
+
+
+# Weights alone
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["weights", "model"])
+def test_weights_alone_by_path(whole, tmp_path):
+    model, other, path = sequential(), sequential(), tmp_path / "file"
+    model.set_weights([weight + 1 for weight in model.get_weights()])
+    model.save(path) if whole else model.save_weights(path)
+    other.load_weights(path)
+    same(other.get_weights(), model.get_weights())
+
+
+def test_weights_that_do_not_fit_are_listed_and_change_nothing(tmp_path):
+    model = uf.Sequential([Dense(4), Dense(2), Dense(2)])
+    model.build((None, 5))
+    model.save_weights(tmp_path / "w.safetensors")
+    other = uf.Sequential([Dense(4, use_bias=False), Dense(3)])
+    other.build((None, 5))
+    before = other.get_weights()
+    with pytest.raises(ArgumentError) as caught:
+        other.load_weights(tmp_path / "w.safetensors")
+    for words in ("not in the model: 0.bias, 2.bias, 2.kernel", "'1.kernel' (model (4, 3), file (4, 2))"):
+        assert words in str(caught.value)
+    same(other.get_weights(), before)
+    with pytest.warns(UserWarning, match="1.kernel"):
+        other.load_weights(tmp_path / "w.safetensors", skip_mismatch=True)
+    same(other.get_weights(), [model.get_weights()[0], *before[1:]])
+
+
+# JSON
+
+
+def test_json_gives_the_structure_with_fresh_weights():
+    model = subclass()
+    start = model.weights_by_path()
+    model.set_weights([weight + 1 for weight in model.get_weights()])
+    again = uf.model_from_json(model.to_json())
+    assert all(np.array_equal(again.weights_by_path()[path], value) for path, value in start.items())
+    assert type(model).from_config(model.get_config()).get_config() == model.get_config()
+
+
+# What is refused
+
+
+def test_classes_must_be_registered_or_handed_over(tmp_path):
+    class Custom(uf.Layer):
+        def call(self, x):
+            return x * 2.0
+
+    model = uf.Sequential([uf.Input((5,)), Custom()])
+    model.save(tmp_path / "model.unifit")
+    with pytest.raises(UnknownNameError, match="custom_objects={'Custom': Custom}"):
+        uf.load_model(tmp_path / "model.unifit")
+    loaded = uf.load_model(tmp_path / "model.unifit", custom_objects={"Custom": Custom})
+    assert isinstance(loaded.layers[0], Custom) and isinstance(uf.clone_model(model).layers[0], Custom)
+
+
+def _unbuilt(folder):
+    uf.Sequential([Dense(2)]).save(folder / "x.unifit")
+
+
+def _lambda(folder):
+    uf.Sequential([uf.Input((5,)), Dense(2, activation=lambda x: x, name="odd")]).save(folder / "x.unifit")
+
+
+def _missing_folder(folder):
+    sequential().save(folder / "none" / "x.unifit")
+
+
+def _no_overwrite(folder):
+    sequential().save(folder / "x.unifit")
+    sequential().save(folder / "x.unifit", overwrite=False)
+
+
+def _other_format(folder):
+    sequential().save(folder / "x.h5")
+
+
+def _unbuilt_weights(folder):
+    sequential().save_weights(folder / "x.unifit")
+    uf.Sequential([Dense(2)]).load_weights(folder / "x.unifit")
+
+
+@pytest.mark.parametrize(
+    "function, words",
+    [
+        (_unbuilt, "is not built"),
+        (_lambda, "Layer 'odd' cannot be saved"),
+        (_missing_folder, "does not exist. Make it first"),
+        (_no_overwrite, "overwrite=False"),
+        (_other_format, "another library's format"),
+        (_unbuilt_weights, "is not built"),
+        (lambda folder: uf.load_model(folder / "x.unifit"), "There is no file"),
+        (lambda folder: uf.load_model(folder), "it is a folder"),
+    ],
+)
+def test_mistakes_are_named(function, words, tmp_path):
+    with pytest.raises(UnifitError) as caught:
+        function(tmp_path)
+    assert words in str(caught.value)
+
+
+class Marker:
+    """A pickle of it would make a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def rewritten(path, change):
+    """The file with its members {name: bytes} changed."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    change(members)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+def _changed_config(**changes):
+    def change(members):
+        config = json.loads(members["config.json"]) | changes
+        members["config.json"] = json.dumps(config).encode()
+
+    return change
+
+
+def _drop_weight(members):
+    weights = safetensors.numpy.load(members["weights.safetensors"])
+    members["weights.safetensors"] = safetensors.numpy.save({k: v for k, v in weights.items() if k != "0.bias"})
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda members: members.update({"config.json": b'{"format": 1, '}), "config.json in '{}' is no JSON"),
+        (lambda members: members.update({"config.json": b"[]"}), "config is an object"),
+        (lambda members: members.update({"weights.safetensors": b"short"}), "weights.safetensors in '{}' is no safetensors"),
+        (lambda members: members.pop("weights.safetensors"), "has no member weights.safetensors"),
+        (lambda members: members.update({"../evil": b""}), "member named '../evil'"),
+        (lambda members: members.update({"/evil": b""}), "member named '/evil'"),
+        (_changed_config(format=99), "Upgrade unifit"),
+        (_changed_config(model={"class": "unifit>Sequential", "config": {"layers": 3}}), "does not hang together"),
+        (_changed_config(model=7), "does not hang together"),
+        (_changed_config(model={"shared": 5}), "shared object 5"),
+        (_changed_config(model={"class": "os>system", "config": {}}), "'os>system', which is not registered"),
+        (_drop_weight, "missing ['0.bias']"),
+    ],
+)
+def test_changed_files_are_refused_by_name(change, words, tmp_path):
+    path = tmp_path / "model.unifit"
+    sequential().save(path)
+    rewritten(path, change)
+    with pytest.raises(ArgumentError) as caught:
+        uf.load_model(path)
+    text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert words.replace("{}", str(path)) in text and str(path) in text
+
+
+def test_unknown_members_are_not_looked_at(tmp_path):
+    path, marker = tmp_path / "model.unifit", tmp_path / "marker"
+    sequential().save(path)
+    rewritten(path, lambda members: members.update({"extra.pkl": pickle.dumps(Marker(marker))}))
+    uf.load_model(path)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("member", [None, "config.json", "weights.safetensors"])
+def test_pickles_are_never_run(member, tmp_path):
+    path, marker = tmp_path / "model.unifit", tmp_path / "marker"
+    sequential().save(path)
+    data = pickle.dumps(Marker(marker))
+    if member is None:
+        path.write_bytes(data)
+    else:
+        rewritten(path, lambda members: members.update({member: data}))
+    for load in (uf.load_model, sequential().load_weights):
+        if member == "config.json" and load is not uf.load_model:
+            continue
+        with pytest.raises(ArgumentError, match="model.unifit"):
+            load(path)
+    assert not marker.exists()
+
+
+def test_truncated_and_damaged_files_are_refused_by_name(tmp_path):
+    path = tmp_path / "model.unifit"
+    sequential().save(path)
+    whole = path.read_bytes()
+    place = whole.index(b"0.kernel")
+    damaged = whole[:-2000] if len(whole) > 4000 else whole[:-100]
+    flipped = whole[: place + 400] + bytes([whole[place + 400] ^ 1]) + whole[place + 401 :]
+    for data in (b"", whole[:10], damaged, flipped):
+        path.write_bytes(data)
+        with pytest.raises(ArgumentError, match=r"model\.unifit"):
+            uf.load_model(path)
+
+
+def test_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    model, path = sequential(), tmp_path / "model.unifit"
+    model.save(path)
+    before = path.read_bytes()
+
+    def fail(_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        model.save(path)
+    assert path.read_bytes() == before and [entry.name for entry in tmp_path.iterdir()] == ["model.unifit"]

@@ -1,0 +1,450 @@
+"""What only the tensorflow backend has: collectives in its graphs, mirrored variables, tf.Modules, its optimizers' slots."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import optimizer_reference
+import unifit as uf
+from unifit.backend import backend
+from unifit.contract import optimizers as rules
+from unifit.contract.distribution import DataParallel
+from unifit.contract.values import ArraySpec, MicroBatch, Plan, Window
+from unifit.errors import UnsupportedError
+from unifit.training.objective import Layout, Objective
+from unifit.training.outputs import Output, Term
+
+pytestmark = pytest.mark.backends("tensorflow")
+
+SCRIPT_LIMIT_S = 110.0
+FLOAT32_TOLERANCE = 1e-6
+
+RULES = [
+    rules.SGD(weight_decay=0.1),
+    rules.SGD(momentum=0.9, weight_decay=0.1),
+    rules.SGD(momentum=0.9, nesterov=True),
+    rules.Adam(0.8, 0.95, 1e-3),
+    rules.Adam(),
+    rules.AdamW(weight_decay=0.1),
+    rules.RMSprop(0.8, 0.0, 1e-3, weight_decay=0.1),
+    rules.RMSprop(0.8, 0.5, 1e-3, centered=True),
+    rules.Adagrad(0.1, 1e-3, 0.1),
+    rules.Lion(0.8, 0.95, 0.1),
+]
+
+
+# Two devices: a process of its own, since TensorFlow takes the number of devices once
+
+
+def run(source, devices=None, *arguments):
+    """Runs a script with a time limit; returns the JSON of its last line."""
+    environment = os.environ | {"UNIFIT_BACKEND": "tensorflow"}
+    environment.pop("UNIFIT_CPU_DEVICES", None)
+    if devices:
+        environment["UNIFIT_CPU_DEVICES"] = str(devices)
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SCRIPT_LIMIT_S,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+TWO_DEVICES = """
+    import json
+
+    import numpy as np
+    import unifit as uf
+    from unifit import ops
+
+    ROWS = 37
+
+
+    class Standardized(uf.Layer):
+        \"\"\"(x - mean) / deviation over the valid rows of all devices, which the moving mean follows.\"\"\"
+
+        def build(self, input_shape):
+            self.scale = self.add_weight(input_shape[-1:], "ones")
+            self.moving = self.add_weight(input_shape[-1:], "zeros", trainable=False)
+
+        def call(self, x, training):
+            context = uf.context()
+            if not training or context.abstract:
+                return (x - self.moving) * self.scale
+            valid = ops.expand_dims(ops.cast(context.valid, "float32"), -1)
+            rows = ops.maximum(context.sum_over_devices(ops.sum(valid)), 1.0)
+            mean = context.sum_over_devices(ops.sum(x * valid, axis=0)) / rows
+            variance = context.sum_over_devices(ops.sum(ops.square(x - mean) * valid, axis=0)) / rows
+            self.moving = 0.9 * self.moving + 0.1 * mean
+            return (x - mean) / ops.sqrt(variance + 1e-3) * self.scale
+
+
+    class Unused(uf.Model):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = uf.layers.Dense(3), uf.layers.Dense(2)
+
+        def call(self, x):
+            self.unused(x)
+            return self.used(x)
+
+
+    def collectives(engine):
+        (_, trace), = engine._train._traces
+        graph = trace.graph.as_graph_def()
+        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        return sum(node.op.startswith("CollectiveReduce") for node in nodes)
+
+
+    def fit(layers, devices, accumulation, reduction="sum_over_batch_size", optimizer=None, x=None):
+        uf.set_seed(0)
+        r = np.random.default_rng(7)
+        data = r.normal(size=(ROWS, 5)).astype("float32") if x is None else x
+        y = r.integers(0, 3, ROWS)
+        model = layers if isinstance(layers, uf.Model) else uf.Sequential(layers)
+        model.compile(
+            optimizer or uf.optimizers.SGD(0.01, momentum=0.9),
+            uf.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction),
+            gradient_accumulation_steps=accumulation,
+            clip_norm=1.0,
+        )
+        distribution = uf.DataParallel(devices=devices)
+        history = model.fit(data, y, batch_size=8, epochs=3, shuffle=False, verbose=0, distribution=distribution)
+        engine = model._trainer.engine
+        weights = {path: value.tolist() for path, value in model.weights_by_path().items()}
+        return model, {
+            "loss": history.history["loss"],
+            "weights": weights,
+            "collectives": collectives(engine),
+            "traces": engine.traces,
+            "predictions": model.predict(data, verbose=0).tolist(),
+            "score": model.evaluate(data, y, verbose=0),
+        }
+
+
+    def pair(make, accumulation, **options):
+        return [fit(make(), devices, accumulation, **options)[1] for devices in (1, 2)]
+
+
+    mlp = lambda: [uf.layers.Dense(8, "tanh"), uf.layers.Dense(3)]
+    standardized = lambda: [uf.layers.Dense(8), Standardized(), uf.layers.Dense(8), Standardized(), uf.layers.Dense(3)]
+    adamw = uf.optimizers.AdamW(0.01, weight_decay=0.5)
+    ids = np.random.default_rng(3).integers(0, 4, (ROWS, 6)).astype("int32")
+    embedding = lambda: [uf.layers.Embedding(4, 3), uf.layers.Flatten(), uf.layers.Dense(3)]
+    results = {
+        "mlp 1": pair(mlp, 1),
+        "mlp 4": pair(mlp, 4),
+        "counts first 1": pair(mlp, 1, reduction="sum"),
+        "counts first 4": pair(mlp, 4, reduction="mean_with_sample_weight"),
+        "statistics 1": pair(standardized, 1),
+        "statistics 4": pair(standardized, 4),
+        "embedding 2": pair(embedding, 2, x=ids),
+        "unused 2": pair(Unused, 2, optimizer=adamw),
+    }
+
+    model, _ = fit(mlp(), 2, 2)
+    kinds = [type(variable).__name__ for variable in model.variables]
+    before = model.get_weights()
+    model.fit(np.zeros((8, 5), "float32"), np.zeros(8), batch_size=8, verbose=0, distribution=uf.DataParallel(devices=1))
+    results["moved"] = [kinds, [type(variable).__name__ for variable in model.variables]]
+    first = [np.array(component) for component in before]
+    model.fit(np.zeros((8, 5), "float32"), np.zeros(8), batch_size=8, verbose=0, distribution=uf.DataParallel(devices=2))
+    results["copies"] = [
+        [float(np.max(np.abs(copies[0].numpy() - copy.numpy()))) for copy in copies[1:]]
+        for copies in (variable.values for variable in model.variables)
+    ]
+    results["changed"] = [bool(np.any(a != b)) for a, b in zip(first, model.get_weights())]
+    print(json.dumps(results))
+"""
+CASES = [f"{name} {k}" for name in ("mlp", "counts first", "statistics") for k in (1, 4)] + ["embedding 2", "unused 2"]
+
+
+@pytest.fixture(scope="module")
+def two_devices():
+    return run(TWO_DEVICES, 2)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_devices_give_the_numbers_of_one(two_devices, case):
+    one, two = two_devices[case]
+    np.testing.assert_allclose(two["loss"], one["loss"], rtol=FLOAT32_TOLERANCE)
+    np.testing.assert_allclose(two["score"], one["score"], rtol=10 * FLOAT32_TOLERANCE)
+    np.testing.assert_allclose(two["predictions"], one["predictions"], rtol=1e-5, atol=1e-5)
+    for name, value in one["weights"].items():
+        np.testing.assert_allclose(two["weights"][name], value, rtol=1e-5, atol=FLOAT32_TOLERANCE, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("case", "an_update"),
+    [("mlp 1", 1), ("mlp 4", 1), ("counts first 1", 2), ("counts first 4", 2), ("embedding 2", 1), ("unused 2", 1)],
+)
+def test_gradients_are_reduced_once_an_update(two_devices, case, an_update):
+    one, two = two_devices[case]
+    assert one["collectives"] == 0
+    assert two["collectives"] == 2 * an_update  # one node a device
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ragged_ends_and_short_windows_share_one_trace(two_devices, case):
+    assert [result["traces"] for result in two_devices[case]] == [1, 1]
+
+
+def test_parameter_without_a_gradient_decays(two_devices):
+    updates = 3 * 3
+    for result in two_devices["unused 2"]:
+        kernel = np.array(result["weights"]["unused.kernel"])
+        uf.set_seed(0)
+        start = uf.Sequential([uf.layers.Dense(2)])
+        del start
+        np.testing.assert_allclose(np.abs(kernel).max() > 0, True)
+        assert np.abs(kernel).max() < np.sqrt(6 / 7) * (1 - 0.01 * 0.5) ** updates * (1 + FLOAT32_TOLERANCE)
+
+
+def test_variables_move_between_one_device_and_two(two_devices):
+    mirrored, single = two_devices["moved"]
+    assert set(mirrored) == {"MirroredVariable"}
+    assert set(single) == {"ResourceVariable"}
+    assert any(two_devices["changed"])
+    assert all(difference == 0.0 for copies in two_devices["copies"] for difference in copies)
+
+
+LATE = """
+    import json
+
+    import numpy as np
+    import tensorflow as tf
+    import unifit as uf
+
+    model = uf.Sequential([uf.layers.Dense(3)])
+    model.build((None, 5))
+    model.compile("sgd", "mse")
+    x, y = np.ones((8, 5), "float32"), np.ones((8, 3), "float32")
+    model.fit(x, y, batch_size=4, verbose=0, distribution=uf.DataParallel(devices=2))
+    try:
+        model.fit(x, y, batch_size=4, verbose=0, distribution=uf.DataParallel(devices=3))
+    except uf.errors.UnsupportedError as error:
+        print(json.dumps(str(error)))
+"""
+
+
+def test_devices_come_with_the_first_fit_and_not_later():
+    message = run(LATE)
+    for part in ("tensorflow", "devices=3", "2 CPU device", "UNIFIT_CPU_DEVICES=3"):
+        assert part in message
+
+
+def test_late_devices_are_refused():
+    import tensorflow as tf
+
+    present = len(tf.config.list_logical_devices("CPU"))
+    with pytest.raises(UnsupportedError, match=rf"tensorflow.*{present} CPU.*UNIFIT_CPU_DEVICES={present + 1}"):
+        backend.distribution.prepare(DataParallel(devices=present + 1))
+
+
+def test_several_workers_are_refused(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}}))
+    with pytest.raises(UnsupportedError, match="2 workers"):
+        backend.distribution.prepare(None)
+
+
+# The tree of tf.Modules
+
+
+class _Block(uf.Layer):
+    def __init__(self):
+        super().__init__()
+        self.sizes = [3, {"last": 2}]
+        self.inner = uf.layers.Dense(2)
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(input_shape[-1:], "ones")
+
+    def call(self, x):
+        return self.inner(x * self.scale)
+
+
+def test_layer_is_a_tf_module(tmp_path):
+    import tensorflow as tf
+
+    block = _Block()
+    block(tf.ones((4, 3)))
+    assert isinstance(block, tf.Module)
+    assert block.submodules == (block.inner,)
+    assert {id(variable) for variable in block.trainable_variables} == {
+        id(block.scale),
+        id(block.inner.kernel),
+        id(block.inner.bias),
+    }
+    assert type(block.sizes) is list
+    assert type(block.sizes[1]) is dict
+    with block.name_scope as name:
+        assert name.startswith("Block")
+    path = tf.train.Checkpoint(model=block).save(str(tmp_path / "model"))
+    before = block.get_weights()
+    block.set_weights([0.0 * value for value in before])
+    tf.train.Checkpoint(model=block).restore(path).assert_consumed()
+    for value, restored in zip(before, block.get_weights(), strict=True):
+        np.testing.assert_array_equal(restored, value)
+
+
+def test_abstract_call_runs_once_and_leaves_nothing():
+    import tensorflow as tf
+
+    seen = []
+
+    def function(x, nothing, pair):
+        seen.append(x)
+        assert nothing is None
+        return {"product": uf.ops.matmul(x, pair["w"]), "none": None, "made": uf.ops.zeros((2,), "int32")}
+
+    result = backend.module.abstract_call(
+        function, ArraySpec((4, 3), "float32"), None, {"w": ArraySpec((3, 2), "float32")}
+    )
+    assert result == {"product": ((4, 2), "float32"), "none": None, "made": ((2,), "int32")}
+    assert len(seen) == 1
+    assert tf.executing_eagerly()
+
+
+# The engine by hand
+
+
+class Counting(uf.Layer):
+    """y = x @ kernel + bias, and a buffer that sums its inputs, NaN and all."""
+
+    def call(self, x):
+        self.assign("state", self.state + uf.ops.sum(x))
+        return uf.ops.matmul(x, self.kernel) + self.bias
+
+
+ROWS = 4
+
+
+def make_engine(rule, accumulation=1, clip_norm=None):
+    module = Counting()
+    r = np.random.default_rng(1)
+    module.add_parameter("kernel", r.normal(size=(3, 2)).astype("float32"), True)
+    module.add_parameter("bias", r.normal(size=2).astype("float32"), True)
+    module.add_parameter("state", np.zeros((), "float32"), False)
+    objective = Objective(
+        [Term(Output("output", 0, True), uf.losses.get("mse"), 1.0)], Layout(("output",), (1.0,), (False,))
+    )
+    plan = Plan(
+        objective, frozenset({"kernel", "bias"}), rule, frozenset({"kernel"}), accumulation, clip_norm=clip_norm
+    )
+    engine = backend.engine.Engine(module, plan, backend.distribution.prepare(None))
+    engine.set_rates(0, np.array([0.1, 0.05, 0.02, 0.01], np.float32))
+    return engine
+
+
+def window(seed, accumulation=1, live=None, weight=None, fill=None):
+    r = np.random.default_rng(seed)
+    shape = (accumulation, ROWS)
+    x, y = r.normal(size=(*shape, 3)).astype("float32"), r.normal(size=(*shape, 2)).astype("float32")
+    if fill is not None:
+        x[:] = fill
+    live = live or accumulation
+    valid = np.broadcast_to(np.arange(accumulation)[:, None] < live, shape).copy()
+    return Window(MicroBatch(x, y, weight, valid), live=live, full=True, step=seed)
+
+
+def state(engine):
+    names = engine.model.parameter_names()
+    return {name: engine.model.read_parameter(name) for name in names} | engine.read_slots()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_skipped_update_changes_nothing(rule, accumulation):
+    engine = make_engine(rule, accumulation, clip_norm=1.0)
+    totals = engine.train(engine.zeros(False), engine.place(window(0, accumulation)))
+    before = state(engine)
+    assert before["state"] != 0.0
+    empty = window(1, accumulation, weight=np.zeros((accumulation, ROWS), bool), fill=np.nan)
+    totals = engine.train(totals, engine.place(empty))
+    after = state(engine)
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+    own = engine.read(totals, False)
+    assert np.all(np.isfinite(own))
+    np.testing.assert_array_equal(own[-3:-1], [1.0, 1.0])
+    engine.train(totals, engine.place(window(2, accumulation)))
+    assert engine.iterations() == 2
+    assert all(np.any(state(engine)[name] != before[name]) for name in ("kernel", "bias", "state"))
+
+
+def test_empty_micro_batches_touch_no_buffer():
+    short, full = make_engine(rules.SGD(), 3), make_engine(rules.SGD(), 1)
+    given = window(5, 3, live=1)
+    short.train(short.zeros(False), short.place(given))
+    first = given._replace(batch=MicroBatch(given.batch.x[:1], given.batch.y[:1], None, given.batch.valid[:1]), live=1)
+    full.train(full.zeros(False), full.place(first))
+    np.testing.assert_array_equal(state(short)["state"], state(full)["state"])
+    for name in ("kernel", "bias"):
+        np.testing.assert_allclose(state(short)[name], state(full)[name], rtol=FLOAT32_TOLERANCE)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_slots_exist_at_once_and_go_round(rule):
+    engine = make_engine(rule)
+    fresh = engine.read_slots()
+    assert set(fresh) == {f"{slot}.{path}" for slot in rule.slot_names for path in ("kernel", "bias")} | {"iterations"}
+    initial = getattr(rule, "initial_accumulator_value", 0.0)
+    assert all(np.all(value == np.float32(initial)) for name, value in fresh.items() if name != "iterations")
+    for seed in range(2):
+        engine.train(engine.zeros(False), engine.place(window(seed)))
+    other = make_engine(rule)
+    other.write_slots(engine.read_slots())
+    for name in engine.model.parameter_names():
+        other.model.write_parameter(name, engine.model.read_parameter(name))
+    for one in (engine, other):
+        one.train(one.zeros(False), one.place(window(9)))
+    for name, value in state(engine).items():
+        np.testing.assert_array_equal(state(other)[name], value, err_msg=name)
+    with pytest.raises(KeyError):
+        other.write_slots({"iterations": np.int64(0)} if rule.slot_names else {})
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rule_computes_the_contracts_equation(rule):
+    import tensorflow as tf
+
+    r = np.random.default_rng(4)
+    start = {"kernel": r.normal(size=(3, 2)).astype("float32"), "bias": r.normal(size=2).astype("float32")}
+    gradients = [{name: r.normal(size=w.shape).astype("float32") for name, w in start.items()} for _ in range(6)]
+    rates = [0.1, 0.1, 0.05, 0.02, 0.02, 0.01]
+    variables = [tf.Variable(value) for value in start.values()]
+    optimizer = backend.optimizers.Optimizer(rule, variables, [True, False])
+    for number, (gradient, rate) in enumerate(zip(gradients, rates, strict=True)):
+        optimizer.apply([tf.constant(g) for g in gradient.values()], tf.constant(rate), tf.constant(number, tf.int64))
+    expected = optimizer_reference.run(rule, start, gradients, rates, decayed=["kernel"])
+    for (name, value), variable in zip(expected.items(), variables, strict=True):
+        np.testing.assert_allclose(variable.numpy(), value, rtol=1e-6, atol=1e-6 * sum(rates), err_msg=name)
+
+
+def test_window_of_another_shape_is_traced_once_more():
+    engine = make_engine(rules.SGD())
+    for rows in (ROWS, 2, ROWS, 2):
+        given = window(rows)
+        batch = MicroBatch(given.batch.x[:, :rows], given.batch.y[:, :rows], None, given.batch.valid[:, :rows])
+        engine.train(engine.zeros(False), engine.place(given._replace(batch=batch)))
+    assert engine.traces == 2
+
+
+def test_rates_of_another_number_need_no_trace():
+    engine = make_engine(rules.SGD())
+    engine.train(engine.zeros(False), engine.place(window(0)))
+    engine.set_rates(0, np.array([0.0], np.float32))
+    before = state(engine)["kernel"]
+    engine.train(engine.zeros(False), engine.place(window(1)))
+    np.testing.assert_array_equal(state(engine)["kernel"], before)
+    assert engine.traces == 1
+    assert engine.iterations() == 2
