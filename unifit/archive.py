@@ -29,7 +29,7 @@ def check_target(filepath: Any, overwrite: bool) -> Path:
     """The path to write to.
 
     Raises:
-        ArgumentError: When its folder does not exist, a file may not be replaced, or the suffix promises another format.
+        ArgumentError: When its folder does not exist, a file may not be replaced, or the suffix is another format's.
     """
     path = Path(filepath)
     if path.suffix.lower() in _OTHERS_SUFFIXES:
@@ -48,7 +48,7 @@ def check_target(filepath: Any, overwrite: bool) -> Path:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path` when it is complete and on the disk, and leaves nothing when it fails."""
+    """A new file that takes the place of `path` once it is complete and on the disk; nothing is left if it fails."""
     temporary = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         with open(temporary, "xb") as file:
@@ -113,7 +113,7 @@ def read_archive(filepath: Any, members: tuple[str, ...]) -> dict[str, bytes]:
             found = [archive.getinfo(name) for name in members if name in names]
             packed = [entry.filename for entry in found if entry.compress_type != zipfile.ZIP_STORED]
             if packed:
-                raise ArgumentError(f"'{path}' holds {packed} compressed; unifit stores them, so it did not write the file.")
+                raise ArgumentError(f"'{path}' holds {packed} compressed; unifit stores them, so the file is not its.")
             return {entry.filename: archive.read(entry) for entry in found}
     except (zipfile.BadZipFile, EOFError, OSError, RuntimeError, NotImplementedError) as error:
         if isinstance(error, ArgumentError):

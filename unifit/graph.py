@@ -39,7 +39,7 @@ class Graph:
         self.outputs = outputs
         self._symbols = symbols_in(inputs)
         if len({id(symbol) for symbol in self._symbols}) < len(self._symbols):
-            raise ArgumentError("Model(inputs, outputs) got one Symbol twice among its inputs; each input is given once.")
+            raise ArgumentError("Model(inputs, outputs) got one Symbol twice among its inputs; give each input once.")
         self.input_names = unique_names([symbol.name or "input" for symbol in self._symbols])
         self.nodes = _sorted_nodes(self._symbols, symbols_in(outputs))
         self._plan()
@@ -57,7 +57,7 @@ class Graph:
         else:
             leaves = self.select(arrays)
             values[: len(leaves)] = leaves
-        if context().abstract:
+        if context().abstract:  # type: ignore[union-attr]  # layers run it, and inside a context only
             self._check(values)
         for layer, slot, arguments, out, store in self._steps:
             if arguments is None:
@@ -82,15 +82,17 @@ class Graph:
             names = list(self.inputs) if by_key else self.input_names
             missing = [name for name in names if name not in arrays]
             if missing:
-                raise ArgumentError(f"The model's inputs are {names}; the data has {sorted(arrays)}, without {missing}.")
+                raise ArgumentError(
+                    f"The model's inputs are {names}; the data has {sorted(arrays)}, without {missing}."
+                )
             if not by_key:
                 return [arrays[name] for name in names]
             arrays = {name: arrays[name] for name in names}
         leaves = tree.leaves(arrays)
         if len(leaves) != len(self._symbols):
             raise ArgumentError(
-                f"The model has {len(self._symbols)} inputs {self.input_names} and got {len(leaves)} arrays: pass a list of "
-                "arrays in that order, or a dict by these names."
+                f"The model has {len(self._symbols)} inputs {self.input_names} and got {len(leaves)} arrays: pass a "
+                "list of arrays in that order, or a dict by these names."
             )
         return leaves
 
@@ -103,8 +105,8 @@ class Graph:
             )
             if not fits:
                 raise ShapeError(
-                    f"Input '{name}' has shape {symbol.shape} (None: any size); the model was called on an array of shape "
-                    f"{shape}."
+                    f"Input '{name}' has shape {symbol.shape} (None: any size); the model was called on an array of "
+                    f"shape {shape}."
                 )
 
     def _plan(self) -> None:
@@ -115,7 +117,9 @@ class Graph:
                 last[id(symbol)] = number
         kept = {id(symbol) for symbol in symbols_in(self.outputs)}
         slots = {id(symbol): number for number, symbol in enumerate(self._symbols)}
-        count, free, self._steps = len(slots), [], []
+        count = len(slots)
+        free: list[int] = []
+        self._steps: list[Step] = []
         for number, node in enumerate(self.nodes):
             layer, slot, arguments = node.layer, *_arguments(node, slots)
             free.extend(
@@ -142,7 +146,7 @@ class Graph:
 
 
 def unique_names(names: list[str], fixed: frozenset[str] = frozenset()) -> list[str]:
-    """dense, dense -> dense, dense_1. Names in `fixed`, which occur once, stay as they are and are given to nobody else."""
+    """dense, dense -> dense, dense_1. Names in `fixed`, which occur once, stay as they are and go to nobody else."""
     taken, result = set(fixed), []
     for name in names:
         candidate, number = name, 0
@@ -166,8 +170,8 @@ def _sorted_nodes(inputs: list[Symbol], outputs: list[Symbol]) -> list[Node]:
         if node is None:
             name = f" '{symbol.name}'" if symbol.name else ""
             raise ArgumentError(
-                f"An output of Model(inputs, outputs) depends on the Input{name} of shape {symbol.shape}, which is not among "
-                "the inputs; add it to `inputs`."
+                f"An output of Model(inputs, outputs) depends on the Input{name} of shape {symbol.shape}, which is not "
+                "among the inputs; add it to `inputs`."
             )
         if needs_are_done:
             done.add(id(node))

@@ -31,8 +31,8 @@ def symbols_of_shapes(shape: Any) -> Any:
         if all(entry is None or isinstance(entry, (int, np.integer)) for entry in shape):
             return Symbol(tuple(None if size is None else int(size) for size in shape), "float32")
     raise ArgumentError(
-        f"build got {shape!r}; it needs a shape with the batch axis, such as (None, 5), or uf.Input(...), or a list or dict "
-        "of them."
+        f"build got {shape!r}; it needs a shape with the batch axis, such as (None, 5), or uf.Input(...), or a list or "
+        "dict of them."
     )
 
 
@@ -67,7 +67,7 @@ def fits(built: Any, asked: Any) -> bool:
 
 
 def specs_to_json(symbols: Any) -> Any:
-    """A tree of Symbols and plain values with each Symbol as {"input": [shape, dtype, name]}, for `registry.serialize`."""
+    """A tree with each Symbol as {"input": [shape, dtype, name]}, for `registry.serialize`."""
     return substitute(symbols, {id(s): {"input": [list(s.shape), s.dtype, s.name]} for s in symbols_in(symbols)})
 
 
@@ -81,4 +81,3 @@ def specs_from_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(specs_from_json(entry) for entry in value)
     return value
-

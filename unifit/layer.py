@@ -55,6 +55,10 @@ class Layer(Configurable, Module):
 
     shared_in_configs = True  # a layer that occurs twice in one config is one layer
 
+    built: bool
+    _ready: bool
+    _records: dict[str, Weight]
+
     _takes_training = False
     _takes_mask = False
     _first_parameter = ""

@@ -14,6 +14,7 @@ from unifit.contract.values import Placement
 from unifit.data.adapt import make_source
 from unifit.data.class_weights import labels_are_sparse
 from unifit.data.feed import Feed
+from unifit.data.host import host_tree, row_count
 from unifit.data.validation import split_validation, validation_source
 from unifit.data.windows import Slicer, padded_batch
 from unifit.errors import UnifitError
@@ -324,7 +325,7 @@ def _run_params(feed: Feed, verbose: Any, devices: Any) -> dict[str, Any]:
 
 def _rows(x: Any) -> int:
     """Rows of a batch in memory."""
-    return max(1, len(tree.leaves(x)[0]))
+    return max(1, row_count(tree.leaves(host_tree(x, "x")), "x"))
 
 
 def _scores(logs: dict[str, float], return_dict: bool) -> Any:

@@ -32,6 +32,10 @@ class Network(Layer):
 
     supports_masking = True
 
+    _graph: Graph | None
+    _arguments: tuple[Any, ...] | None
+    _keys: list[str]
+
     def __init__(self, inputs: Any = None, outputs: Any = None, *, name: str | None = None, trainable: bool = True):
         super().__init__(name=name, trainable=trainable)
         # _arguments: trees of Symbols, one for each positional argument that the network was built on

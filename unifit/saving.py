@@ -7,6 +7,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ FORMAT = 1
 
 
 def save_model(model: Any, filepath: Any, overwrite: bool = True, include_optimizer: bool = True) -> None:
-    """Writes a model to one file: config, weights, what compile was given, and the optimizer's slots where there are any.
+    """Writes a model to one file: config, weights, what compile was given, and the optimizer's slots if there are any.
 
     Every process of a distributed run must call it: reading sharded weights is a collective. The main process writes;
     the others return when it is done. If it fails, the error is raised there, which ends the job.
@@ -41,7 +42,7 @@ def save_model(model: Any, filepath: Any, overwrite: bool = True, include_optimi
         ArgumentError: When the path cannot be written, or a layer, loss or metric has no config.
         UnifitError: When the model is not built.
     """
-    path = archive.check_target(filepath, overwrite)
+    path = _target(model, filepath, overwrite)
     model.arguments()
     config = model_config(model)
     slots, step = _optimizer_state(model) if include_optimizer else (None, 0)
@@ -98,7 +99,7 @@ def save_weights(model: Any, filepath: Any, overwrite: bool = True) -> None:
         ArgumentError: When the path cannot be written.
         UnifitError: When the model is not built.
     """
-    path = archive.check_target(filepath, overwrite)
+    path = _target(model, filepath, overwrite)
     _check_built(model)
     weights = host_weights(model)
 
@@ -133,7 +134,11 @@ def load_weights(model: Any, filepath: Any, skip_mismatch: bool = False) -> None
     ]
     problems = [
         f"{what}: {', '.join(paths)}"
-        for what, paths in (("missing in the file", missing), ("not in the model", unknown), ("of another shape", other))
+        for what, paths in {
+            "missing in the file": missing,
+            "not in the model": unknown,
+            "of another shape": other,
+        }.items()
         if paths
     ]
     if problems and not skip_mismatch:
@@ -183,8 +188,8 @@ def model_from_config(config: dict[str, Any], custom_objects: Mapping[str, Any] 
         raise ArgumentError("The config is not one of a unifit model: it has no format and model.")
     if config["format"] > FORMAT:
         raise ArgumentError(
-            f"The model was saved by unifit {config.get('unifit')} in layout {config['format']}; this unifit reads layouts up "
-            f"to {FORMAT}. Upgrade unifit."
+            f"The model was saved by unifit {config.get('unifit')} in layout {config['format']}; this unifit reads "
+            f"layouts up to {FORMAT}. Upgrade unifit."
         )
     with reading():
         model = deserialize(config["model"], custom_objects)
@@ -203,7 +208,7 @@ def model_from_json(text: str, custom_objects: Mapping[str, Any] | None = None) 
 
 
 def clone_model(model: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """A new model of the same structure with fresh weights: bit for bit those that the first started from, under one seed.
+    """A new model of the same structure with fresh weights: under one seed, bit for bit what the first started from.
 
     Args:
         model: Any model; unregistered classes of its layers are found by themselves.
@@ -247,11 +252,17 @@ def _optimizer_state(model: Any) -> tuple[dict[str, np.ndarray] | None, int]:
     return model.restored_optimizer or (None, 0)
 
 
+def _target(model: Any, filepath: Any, overwrite: bool) -> Path:
+    """The path, checked on the process that writes to it: the others may see the file come up meanwhile."""
+    placement = model.placement
+    return archive.check_target(filepath, overwrite) if placement is None or placement.process == 0 else Path(filepath)
+
+
 def _on_main(model: Any, write_file: Callable[[], None]) -> None:
     """Writes on the main process, while the others wait for it in a collective.
 
-    The processes are those of the engine in use. Without one, or with an engine that was made before the processes knew of
-    each other, each writes the same bytes, and the last rename stands.
+    The processes are those of the engine in use. Without one each process writes the same bytes, and the last rename
+    stands.
     """
     placement = model.placement
     if placement is None or placement.processes == 1:

@@ -1,7 +1,6 @@
 """Objects that occur more than once in one config: written once, found again as one object.
 
-    first time    {"class": ..., "config": ..., "shared": 3}
-    later         {"shared": 3}
+The first time it is {"class": ..., "config": ..., "shared": 3}, later {"shared": 3}.
 """
 
 from __future__ import annotations

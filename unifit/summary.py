@@ -67,7 +67,7 @@ def _observed(model: Any, outputs: dict[int, Any]) -> Iterator[None]:
         @functools.wraps(layer.call)
         def call(*args: Any, _layer: Any = layer, _call: Any = layer.call, **kwargs: Any) -> Any:
             output = _call(*args, **kwargs)
-            outputs.setdefault(id(_layer), tree.map(lambda leaf: spec_of(leaf) if hasattr(leaf, "shape") else None, output))
+            outputs.setdefault(id(_layer), tree.map(_spec, output))
             return output
 
         layer.__dict__["call"] = call
@@ -76,6 +76,10 @@ def _observed(model: Any, outputs: dict[int, Any]) -> Iterator[None]:
     finally:
         for layer in layers:
             del layer.__dict__["call"]
+
+
+def _spec(leaf: Any) -> Any:
+    return spec_of(leaf) if hasattr(leaf, "shape") else None
 
 
 def size_of(record: Weight) -> int:

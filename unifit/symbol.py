@@ -19,7 +19,7 @@ _PLACED_DTYPES = {"float64": "float32", "int64": "int32"}
 
 
 class SymbolHasNoValue(ArgumentError, AttributeError):
-    """A function of arrays was called on a Symbol. An AttributeError as well, so that `hasattr` is false as it should."""
+    """A function of arrays was called on a Symbol. An AttributeError as well, so that `hasattr` is false."""
 
 
 class Symbol:
@@ -59,7 +59,7 @@ class Symbol:
 
     def _no_value(self) -> str:
         return (
-            f"A function of arrays got {self!r}, which has no value yet. Functions of unifit.ops and of NumPy take arrays "
+            f"A function of arrays got {self!r}, which has no value yet. Functions of unifit.ops and NumPy take arrays "
             "only: put the call into a Layer, such as uf.layers.Lambda(function)(symbol)."
         )
 
@@ -186,8 +186,8 @@ def record(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for leaf in tree.leaves((args, kwargs)):
         if not isinstance(leaf, Symbol) and hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
             raise ArgumentError(
-                f"Layer '{layer.name}' got Symbols and an array of shape {tuple(leaf.shape)} in one call. Make the array an "
-                "Input of the model, or a weight of a Layer; or call the layer on arrays only."
+                f"Layer '{layer.name}' got Symbols and an array of shape {tuple(leaf.shape)} in one call. Make the "
+                "array an Input of the model, or a weight of a Layer; or call the layer on arrays only."
             )
 
     def call(*arrays: Any) -> Any:
@@ -215,6 +215,6 @@ def substitute(arguments: Any, values: dict[int, Any]) -> Any:
 
 
 def bind_operators(operators: dict[str, Callable[..., Any]]) -> None:
-    """Gives Symbols their operators, which are layers' calls: `unifit.operation` does it, for Layer needs this module."""
+    """Gives Symbols their operators. They are layers' calls, and Layer needs this module: operation.py does it."""
     for method, function in operators.items():
         setattr(Symbol, method, function)

@@ -142,7 +142,7 @@ ROWS = 4
 def make_engine(devices, accumulation=1, **plan):
     module = leaf()
     objective = Objective(
-        [Term(Output("output", 0, True), uf.losses.get("mse"), 1.0)], Layout(("output",), (1.0,), (False,))
+        [Term(uf.losses.get("mse"), Output("output", 0, True), 1.0)], Layout(("output",), (1.0,), (False,))
     )
     plan = {
         "trainable": frozenset({"weight"}),

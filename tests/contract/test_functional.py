@@ -32,7 +32,8 @@ def test_chain_equals_sequential_of_the_same_layers():
     x = uf.Input((5,))
     model = uf.Model(x, layers[1](layers[0](x)))
     given = array(6, 5)
-    np.testing.assert_allclose(model.predict(given, verbose=0), numpy(uf.Sequential(layers)(tensor(given))), atol=TOLERANCE)
+    expected = numpy(uf.Sequential(layers)(tensor(given)))
+    np.testing.assert_allclose(model.predict(given, verbose=0), expected, atol=TOLERANCE)
     assert list(model.weights_by_path()) == ["dense.kernel", "dense.bias", "dense_1.kernel", "dense_1.bias"]
     assert model.input_shape == (None, 5) and model.output_shape == (None, 3)
 
@@ -41,7 +42,8 @@ def test_operators_follow_numpy():
     a, b = uf.Input((3,)), uf.Input((3,))
     outputs = {
         "add": a + b, "constant": 2.0 - a, "multiply": a * 3, "divide": 1.0 / b, "negative": -a, "power": b**2,
-        "array": a * np.arange(3, dtype="float32"), "left": np.ones(3, "float32") + a, "column": a[:, 0], "slice": a[:, 1:],
+        "array": a * np.arange(3, dtype="float32"), "left": np.ones(3, "float32") + a,
+        "column": a[:, 0], "slice": a[:, 1:],
         "new": a[..., None] @ b[:, None],
     }  # fmt: skip
     model = uf.Model([a, b], outputs)
@@ -49,7 +51,8 @@ def test_operators_follow_numpy():
     got = model.predict([x, y], verbose=0)
     expected = {
         "add": x + y, "constant": 2 - x, "multiply": x * 3, "divide": 1 / y, "negative": -x, "power": y**2,
-        "array": x * np.arange(3), "left": 1 + x, "column": x[:, 0], "slice": x[:, 1:], "new": x[..., None] @ y[:, None],
+        "array": x * np.arange(3), "left": 1 + x, "column": x[:, 0], "slice": x[:, 1:],
+        "new": x[..., None] @ y[:, None],
     }  # fmt: skip
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, atol=TOLERANCE, rtol=TOLERANCE, err_msg=name)

@@ -415,6 +415,15 @@ def test_function_that_loses_the_rows_is_refused(function, returned):
         losses.get(function).call(*tensors(np.zeros((5, 3)), np.ones((5, 3))))
 
 
+@pytest.mark.parametrize("dtype", HALF_TYPES)
+def test_plain_function_gets_float32(dtype):
+    def difference(y, p):
+        return ops.abs(y - p)  # TensorFlow's operators want one dtype
+
+    y, p = tensors([[1.0], [2.0]], [[0.5], [4.0]])
+    assert float(losses.get(difference)(y, ops.cast(p, dtype))) == 1.25
+
+
 def test_function_that_broadcasts_labels_is_refused():
     loss = losses.get(lambda y, p: ops.abs(p[:, 0] - y))
     with pytest.raises(ShapeError, match=r"returned values of shape \(4, 4\).*labels come with as many axes"):

@@ -421,7 +421,7 @@ def _drop_weight(members):
     [
         (lambda members: members.update({"config.json": b'{"format": 1, '}), "config.json in '{}' is no JSON"),
         (lambda members: members.update({"config.json": b"[]"}), "config is an object"),
-        (lambda members: members.update({"weights.safetensors": b"short"}), "weights.safetensors in '{}' is no safetensors"),
+        (lambda members: members.update({"weights.safetensors": b"short"}), "weights.safetensors in '{}' is no"),
         (lambda members: members.pop("weights.safetensors"), "has no member weights.safetensors"),
         (lambda members: members.update({"../evil": b""}), "member named '../evil'"),
         (lambda members: members.update({"/evil": b""}), "member named '/evil'"),

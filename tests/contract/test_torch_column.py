@@ -269,7 +269,7 @@ def make_engine(rule, clip_norm=None):
     module.add_parameter("bias", r.normal(size=2).astype("float32"), True)
     module.add_parameter("state", np.zeros((), "float32"), False)
     objective = Objective(
-        [Term(Output("output", 0, True), uf.losses.get("mse"), 1.0)], Layout(("output",), (1.0,), (False,))
+        [Term(uf.losses.get("mse"), Output("output", 0, True), 1.0)], Layout(("output",), (1.0,), (False,))
     )
     plan = Plan(objective, frozenset({"kernel", "bias"}), rule, frozenset({"kernel"}), clip_norm=clip_norm)
     engine = backend.engine.Engine(module, plan, backend.distribution.prepare(None))

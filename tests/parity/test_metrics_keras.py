@@ -75,7 +75,7 @@ CASES = [
     ("R2Score", {}, REAL_LABELS, REAL),
     ("R2Score", {"class_aggregation": "variance_weighted_average"}, REAL_LABELS, REAL),
     ("R2Score", {"class_aggregation": None}, REAL_LABELS, REAL),
-    ("BinaryCrossentropy", {}, BINARY, SCORE[:, None]),
+    ("BinaryCrossentropy", {}, BINARY[:, None], SCORE[:, None]),
     ("BinaryCrossentropy", {"from_logits": True, "label_smoothing": 0.1}, LABELS, REAL),
     ("CategoricalCrossentropy", {"label_smoothing": 0.1}, ONE_HOT, DISTRIBUTION),
     ("SparseCategoricalCrossentropy", {"from_logits": True}, INDEX, REAL),

@@ -100,7 +100,7 @@ class FunctionLoss(Loss):
     """A plain function (y_true, y_pred) -> per-element losses as a Loss.
 
     As in Keras, labels of shape (rows,) reach the function as (rows, 1) when the predictions are (rows, 1), and the
-    other way round.
+    other way round. Half-precision arrays reach it in float32; integer labels stay integers.
 
     Raises:
         ShapeError: On call, when the function returns a scalar or loses the rows.
@@ -113,10 +113,15 @@ class FunctionLoss(Loss):
         self.function = function
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        if hasattr(y_true, "shape") and hasattr(y_pred, "shape"):
-            y_true = match(y_true, y_pred)
-            return require_elements(f"Loss '{self.name}'", self.function(y_true, y_pred), y_pred)
-        return self.function(y_true, y_pred)
+        if not hasattr(y_true, "shape") or not hasattr(y_pred, "shape"):
+            return self.function(y_true, y_pred)  # trees: the function knows what they are
+        y_true, y_pred = in_float32(match(y_true, y_pred)), in_float32(y_pred)
+        return require_elements(f"Loss '{self.name}'", self.function(y_true, y_pred), y_pred)
+
+
+def in_float32(array: Any) -> Any:
+    """Floats of any width as float32; integers and bool as they are."""
+    return ops.cast(array, "float32") if "float" in ops.dtype(array) else array
 
 
 def snake_name(obj: Any) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import unifit.ops as ops
 from unifit.errors import ArgumentError, UnknownNameError, unknown_name
 from unifit.losses import Loss, align, losses_registry, snake_name
+from unifit.losses.base import in_float32
 from unifit.losses.shapes import Shape, match, require_elements
 from unifit.registry import Configurable, Registry, register_serializable, snake_case
 
@@ -142,7 +143,8 @@ class FunctionMetric(MeanMetric):
     def sums(self, y_true: Any, y_pred: Any, weight: Any) -> dict[str, Any]:
         if weight is not None:
             y_true = without_ignored(y_true, weight)
-        values = self.function(match(y_true, y_pred), y_pred)
+        y_true, y_pred = in_float32(match(y_true, y_pred)), in_float32(y_pred)
+        values = self.function(y_true, y_pred)
         return mean_sums(require_elements(f"Metric '{self.name}'", values, y_pred), weight)
 
 

@@ -15,7 +15,6 @@ from unifit.contract.values import MicroBatch
 from unifit.errors import UnsupportedError
 from unifit.losses import MeanOverRows, Total, reduce_elements, validity_and_weight
 from unifit.training.outputs import BoundMetric, Term
-from unifit.weights import records_of
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,14 @@ class Objective:
     One term of the default reduction is divided after the reduction (the factor); otherwise `count` runs first.
     """
 
-    def __init__(self, terms: list[Term], layout: Layout, compute_loss: Any = None):
+    def __init__(self, terms: list[Term], layout: Layout, compute_loss: Any = None, regularized: list[Any] | None = None):
+        """`regularized` holds (owner, name, record) of the weights that have a penalty."""
         self.terms, self.layout, self.compute_loss = terms, layout, compute_loss
+        self.regularized = regularized or []
+        self._own_terms = [
+            [i for i, term in enumerate(terms) if term.output == bound.output] for bound in layout.metrics
+        ]
+        self._all_scalars = all(shape == () for shapes in layout.shapes for shape in shapes.values())
         self.whole_rows = False
         self.num_sums = self.num_evaluation_sums = layout.size
         one = len(layout.term_names) == 1
@@ -76,7 +81,7 @@ class Objective:
             for i, weight in enumerate(self.layout.term_weights):
                 divided = sums[i] if self.layout.undivided[i] else safe_divide(sums[i], scope.totals[i])
                 loss = loss + weight * divided
-        return loss, ops.stop_gradient(flat(sums))
+        return loss, ops.stop_gradient(self._flat(sums))
 
     def count(self, model: Any, batch: MicroBatch, scope: Scope) -> Any:
         sums, _ = self._sums(model, batch, scope, training=False)
@@ -91,7 +96,7 @@ class Objective:
 
     def evaluate(self, model: Any, batch: MicroBatch, scope: Scope) -> Any:
         sums, _ = self._sums(model, batch, scope, training=False)
-        return flat(sums)
+        return self._flat(sums)
 
     def predict(self, model: Any, batch: MicroBatch, scope: Scope) -> Any:
         with call_context(batch, scope, training=False).open():
@@ -104,51 +109,66 @@ class Objective:
         call = call_context(batch, scope, training)
         with call.open():
             predictions = model(batch.x)
+            ignored = [term.loss.mask(term.output.of(batch.y, "labels")) for term in self.terms]
             if self.compute_loss is None:
-                terms = [self._term(term, batch, predictions, call) for term in self.terms]
+                terms = [self._term(i, batch, predictions, ignored[i], call) for i in range(len(ignored))]
             else:
                 result = self.compute_loss(
                     x=batch.x, y=batch.y, y_pred=predictions, sample_weight=batch.sample_weight, training=training
                 )
                 terms = [custom_term(result, batch, scope)]
-            added = [*call.losses, *penalties(model)]
+            added = call.losses
+            if self.regularized:
+                penalties = [record.regularizer(getattr(owner, name)) for owner, name, record in self.regularized]
+                added = [*added, *penalties]
             metric_sums = [
-                bound.metric.sums(*self._metric_arguments(bound, batch, predictions, call))
-                for bound in self.layout.metrics
+                bound.metric.sums(*self._metric_arguments(i, batch, predictions, ignored, call))
+                for i, bound in enumerate(self.layout.metrics)
             ]
         return Forward(terms, added, metric_sums)
 
     def _sums(self, model: Any, batch: MicroBatch, scope: Scope, training: bool) -> tuple[list[Any], int]:
         """The vector's entries, not yet flat, and the number of loss elements with padding."""
         terms, added, metric_sums = self.forward(model, batch, scope, training)
-        count = sum(term.count for term in terms) if terms else count_rows(batch)
+        if len(terms) == 1:
+            total, divisor, count, elements, _ = terms[0]
+            head = [total, divisor]
+        else:
+            count = sum(term.count for term in terms) if terms else count_rows(batch)
+            elements = sum(term.elements for term in terms) or 1
+            head = [*(term.total for term in terms), *(term.divisor for term in terms)]
         aux = sum(added) * count if added else ops.zeros((), "float32")
-        elements = sum(term.elements for term in terms) or 1
-        constants = [ops.full((), value, "float32") for value in (float(elements), 1.0 / scope.pieces)]
-        head = [*(term.total for term in terms), *(term.divisor for term in terms), aux, count, *constants]
-        return [*head, *(sums[name] for sums in metric_sums for name in sorted(sums))], elements
+        head += [aux, count, ops.full((), float(elements), "float32"), ops.full((), 1.0 / scope.pieces, "float32")]
+        for sums in metric_sums:
+            head += [sums[name] for name in sorted(sums)]
+        return head, elements
 
-    def _term(self, term: Term, batch: MicroBatch, predictions: Any, call: CallContext) -> Reduced:
-        y_pred = term.output.of(predictions, "predictions")
-        y_true = term.output.of(batch.y, "labels")
-        weight = term.output.of(batch.sample_weight, "sample weights")
-        losses = ops.cast(term.loss.call(y_true, y_pred), "float32")
-        masks = [batch.valid, term.loss.mask(y_true), call.mask_of(y_pred)]
-        return Reduced(*reduce_elements(losses, masks, weight, term.loss.reduction), elements=ops.size(losses))
+    def _flat(self, sums: list[Any]) -> Any:
+        """One float32 vector of the entries, in order."""
+        if self._all_scalars:
+            return ops.stack(sums)
+        return ops.concatenate([ops.reshape(entry, (-1,)) for entry in sums], axis=0)
+
+    def _term(self, index: int, batch: MicroBatch, predictions: Any, ignored: Any, call: CallContext) -> Reduced:
+        loss, output, _ = self.terms[index]
+        y_pred = output.of(predictions, "predictions")
+        losses = loss.call(output.of(batch.y, "labels"), y_pred)
+        masks = [batch.valid, ignored, call.mask_of(y_pred)]
+        weight = output.of(batch.sample_weight, "sample weights")
+        return Reduced(*reduce_elements(losses, masks, weight, loss.reduction), elements=ops.size(losses))
 
     def _metric_arguments(
-        self, bound: BoundMetric, batch: MicroBatch, predictions: Any, call: CallContext
+        self, index: int, batch: MicroBatch, predictions: Any, ignored: list[Any], call: CallContext
     ) -> tuple[Any, Any, Any]:
         """Labels, predictions and the weight of each element: 0 for padding, masked positions and ignored labels."""
+        bound = self.layout.metrics[index]
         y_pred = bound.output.of(predictions, "predictions")
         y_true = bound.output.of(batch.y, "labels")
         sample_weight = bound.output.of(batch.sample_weight, "sample weights")
-        masks = [batch.valid, call.mask_of(y_pred)]
-        masks += [term.loss.mask(y_true) for term in self.terms if term.output == bound.output and y_true is not None]
-        is_mask = sample_weight is not None and ops.dtype(sample_weight) == "bool"
-        if not bound.weighted and not is_mask:
+        masks = [batch.valid, call.mask_of(y_pred), *(ignored[i] for i in self._own_terms[index])]
+        if sample_weight is not None and not bound.weighted and ops.dtype(sample_weight) != "bool":
             sample_weight = None
-        given = [mask for mask in [*masks, sample_weight] if mask is not None]
+        given = [mask for mask in (*masks, sample_weight) if mask is not None]
         if not given:
             return y_true, y_pred, None
         # Masks are prefixes of the elements' shape: the longest one gives the weight's shape.
@@ -233,20 +253,6 @@ def count_rows(batch: MicroBatch) -> Any:
     return ops.sum(ops.cast(batch.valid, "float32"))
 
 
-def penalties(model: Any) -> list[Any]:
-    """The regularizers' values."""
-    return [
-        record.regularizer(getattr(owner, name))
-        for _, owner, name, record in records_of(model)
-        if record.regularizer is not None
-    ]
-
-
 def safe_divide(total: Any, count: Any) -> Any:
     """total / count, and 0 where count is 0."""
     return ops.where(count > 0, total / ops.where(count > 0, count, 1.0), 0.0)
-
-
-def flat(sums: list[Any]) -> Any:
-    """One float32 vector of the sums, in order."""
-    return ops.concatenate([ops.reshape(ops.cast(entry, "float32"), (-1,)) for entry in sums], axis=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import unifit.losses as losses
 import unifit.metrics as metrics
@@ -25,13 +25,15 @@ class Output:
         Raises:
             ArgumentError: When the tree has no such part.
         """
+        if tree is None:
+            return None
         if isinstance(tree, dict):
             if self.name in tree:
                 return tree[self.name]
         elif isinstance(tree, (list, tuple)) and not isinstance(tree, ArraySpec):
             if self.index < len(tree):
                 return tree[self.index]
-        elif self.lone or tree is None:
+        elif self.lone:
             return tree
         found = (
             sorted(tree)
@@ -45,12 +47,11 @@ class Output:
         )
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """A loss on one output, and its weight in the total."""
 
-    output: Output
     loss: losses.Loss
+    output: Output
     weight: float
 
 
@@ -100,7 +101,7 @@ def resolve_terms(loss: Any, loss_weights: Any, outputs: list[Output]) -> list[T
     """The loss terms, in the order of the outputs."""
     weights = {output.name: float(value) for output, value in assign("loss_weights", loss_weights, outputs)}
     return [
-        Term(output, losses.get(value), weights.get(output.name, 1.0))
+        Term(losses.get(value), output, weights.get(output.name, 1.0))
         for output, value in assign("loss", loss, outputs)
     ]
 

@@ -11,6 +11,7 @@ from unifit.contract import tree
 from unifit.contract.objective import Scope
 from unifit.contract.values import MicroBatch, Plan
 from unifit.errors import ArgumentError
+from unifit.losses import snake_name
 from unifit.seed import get_seed
 from unifit.training.objective import Layout, Objective
 from unifit.training.outputs import check_labels, outputs_of, resolve_metrics, resolve_terms
@@ -63,7 +64,8 @@ def make_objective(model: Any, spec: TrainingSpec | None, batch: MicroBatch, pie
 def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: MicroBatch, pieces: int) -> Objective:
     """The objective with its metrics' shapes, found by running it abstractly; refuses what does not fit by the way."""
     layout = objective.layout
-    trial = Objective(objective.terms, replace(layout, metrics=tuple(bound)), objective.compute_loss)
+    regularized = [(owner, name, record) for _, owner, name, record in records_of(model) if record.regularizer]
+    trial = Objective(objective.terms, replace(layout, metrics=tuple(bound)), objective.compute_loss, regularized)
     bare: list[bool] = []
     sources: list[int] = []
 
@@ -72,16 +74,26 @@ def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: Micr
         done = trial.forward(model, MicroBatch(x, y, weight, valid), scope, training=True)
         bare.extend(term.bare for term in done.terms)
         sources.append(len(done.terms) + len(done.added))
-        return done.metric_sums
+        return done.metric_sums, [term.total for term in done.terms]
 
-    sums = infer(model, forward, batch.x, batch.y, batch.sample_weight, batch.valid, training=True)
+    sums, totals = infer(model, forward, batch.x, batch.y, batch.sample_weight, batch.valid, training=True)
     if not any(sources):
         raise ArgumentError(
             "The model has nothing to minimise: compile got loss=None, no layer calls add_loss, and compute_loss is not "
             "overridden. Pass a loss, for instance compile(loss='mse')."
         )
+    for term, total in zip(objective.terms, totals, strict=False):
+        if total.dtype != "float32":
+            raise ArgumentError(
+                f"Loss '{snake_name(term.loss)}' gave {total.dtype} values; losses need to be float32: ops.cast(loss, 'float32')."
+            )
+    for one, of in zip(sums, bound, strict=True):
+        for name, spec in one.items():
+            if spec.dtype != "float32":
+                raise ArgumentError(f"Metric '{of.name}' gave the sum '{name}' as {spec.dtype}; sums need to be float32.")
     shapes = tuple({name: spec.shape for name, spec in one.items()} for one in sums)
-    ready = Objective(objective.terms, replace(layout, metrics=tuple(bound), shapes=shapes), objective.compute_loss)
+    layout = replace(layout, metrics=tuple(bound), shapes=shapes)
+    ready = Objective(objective.terms, layout, objective.compute_loss, regularized)
     ready.whole_rows = any(bare)
     return ready
 
