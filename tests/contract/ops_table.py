@@ -1,8 +1,8 @@
-"""The table of cases behind test_ops.py: every function of the contract with a right answer from NumPy, SciPy or a loop.
+"""The cases behind test_ops.py: every function of the contract with a right answer from NumPy, SciPy or a loop.
 
 A case's NumPy arrays become arrays of the backend; everything else is passed as it is. The reference gets the same
-arguments, with float32 widened to float64, so what it gives is the true value; its dtype, narrowed to 32 bits, is the one
-that the function has to have.
+arguments, with float32 widened to float64, so what it gives is the true value; its dtype, narrowed to 32 bits, is the
+one that the function has to have.
 """
 
 import dataclasses

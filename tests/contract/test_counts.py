@@ -1,6 +1,7 @@
 """Counts that noise cannot blur: host reads and Python calls per step, traces per run."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -55,16 +56,24 @@ def patch_reads(monkeypatch, reads):
     elif backend.name == "jax":
         from jax._src.array import ArrayImpl
 
-        original = ArrayImpl._value
-        monkeypatch.setattr(ArrayImpl, "_value", property(lambda self: (reads.append("_value"), original.fget(self))[1]))
-        for name in ("__array__", "__float__", "__int__", "__bool__"):
+        for name in ("__array__", "__float__", "__int__", "__bool__", "item", "tolist", "block_until_ready"):
             counted(ArrayImpl, name)
+        # NumPy reads a CPU array through its buffer, which no method of the array sees.
+        for name in ("asarray", "array"):
+            original = getattr(np, name)
+            monkeypatch.setattr(np, name, partial(_watched, original, ArrayImpl, reads))
     else:
         from tensorflow.python.framework import ops
 
         eager = ops.EagerTensor
         for name in ("numpy", "__array__", "__float__", "__int__", "__bool__"):
             counted(eager, name)
+
+
+def _watched(original, kind, reads, value, *args, **kwargs):
+    if isinstance(value, kind):
+        reads.append(original.__name__)
+    return original(value, *args, **kwargs)
 
 
 @pytest.mark.parametrize("options", [{}, {"clip_norm": 1.0, "gradient_accumulation_steps": 2}])

@@ -70,7 +70,7 @@ COMPILED = [case for case in CASES if not case.eager_only]
 
 
 def results_together(cases, to_backend=ops.convert_to_tensor):
-    """The cases' results from one compiled function, so that there is one compilation for all; host values as they are."""
+    """The cases' results from one compiled function: one compilation for all. Host values stay as they are."""
     host_values = {}
 
     def function(*arrays):
@@ -222,10 +222,10 @@ def test_signature_is_the_contracts(name):
 
 
 DIFFERENTIATED = (
-    "add multiply divide power maximum exp log tanh sqrt gelu silu softplus mish elu selu softmax log_softmax sum mean var "
-    "std max prod cumsum logsumexp transpose concatenate pad roll take take_along_axis slice slice_update sort matmul dot "
-    "einsum conv conv_transpose depthwise_conv max_pool average_pool resize dot_product_attention binary_crossentropy "
-    "moments segment_sum"
+    "add multiply divide power maximum exp log tanh sqrt gelu silu softplus mish elu selu softmax log_softmax sum mean "
+    "var std max prod cumsum logsumexp transpose concatenate pad roll take take_along_axis slice slice_update sort "
+    "matmul dot einsum conv conv_transpose depthwise_conv max_pool average_pool resize dot_product_attention "
+    "binary_crossentropy moments segment_sum"
 ).split()
 
 

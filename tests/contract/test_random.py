@@ -1,4 +1,4 @@
-"""unifit.random: streams are named by their keys, draws follow their distributions, and no global generator is touched."""
+"""unifit.random: streams are named by keys, draws follow their distributions, no global generator is touched."""
 
 import math
 import random as python_random

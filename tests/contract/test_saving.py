@@ -106,14 +106,39 @@ def subclass_sharing_arguments():
     return model
 
 
+def convolutional():
+    layers = uf.layers
+    y = x = uf.Input((8, 8, 1))
+    for layer in (layers.Conv2D(4, 3, activation="relu"), layers.BatchNormalization(), layers.MaxPooling2D()):
+        y = layer(y)
+    return uf.Model(x, layers.Dense(3)(layers.Dropout(0.1)(layers.Flatten()(y))))
+
+
+def attending():
+    layers = uf.layers
+    ids = uf.Input((None,), dtype="int32", name="ids")
+    x = layers.Embedding(20, 8, mask_zero=True)(ids)
+    y = layers.MultiHeadAttention(2, 4)(query=x, value=x)
+    return uf.Model(ids, layers.Dense(2)(layers.LayerNormalization()(layers.Add()([x, y]))[:, 0]))
+
+
+def wrapping():
+    model = uf.Sequential([uf.layers.Embedding(20, 6), uf.layers.TimeDistributed(Dense(4)), uf.layers.Flatten()])
+    model.build(uf.Input((7,), dtype="int32"))
+    return model
+
+
 MODELS = [
-    sequential, sequential_with_input, functional, models_sharing_a_layer, subclass, subclass_sharing_arguments
+    sequential, sequential_with_input, functional, models_sharing_a_layer, subclass, subclass_sharing_arguments,
+    convolutional, attending, wrapping,
 ]  # fmt: skip
 
 
 def inputs_of(model):
-    names = {"a", "b"}
-    return {name: array(6, 5, seed=len(name)) for name in names} if isinstance(model.input_shape, dict) else array(6, 5)
+    if isinstance(model.input_shape, dict):
+        return {name: array(6, 5, seed=number) for number, name in enumerate(sorted(model.input_shape))}
+    shape = tuple(size or 7 for size in model.input_shape[1:])
+    return np.random.default_rng(0).integers(1, 20, (6, 7)) if shape == (7,) else array(6, *shape)
 
 
 def same(ours, theirs, tolerance=0.0):

@@ -458,8 +458,8 @@ def norm(x: Array, ord: int | float | str | None = None, axis: Axis = None, keep
 
     Args:
         x: Float array; integers become float32.
-        ord: For vectors a number, `inf` or `-inf`; for matrices "fro", "nuc", 1, -1, 2, -2, `inf` or `-inf`. None is the
-            2-norm of the flattened values.
+        ord: For vectors a number, `inf` or `-inf`; for matrices "fro", "nuc", 1, -1, 2, -2, `inf` or `-inf`. None is
+            the 2-norm of the flattened values.
         axis: int for vectors, two ints for matrices. None with an `ord` needs a 1-D or 2-D `x`.
         keepdims: Keep reduced axes with size 1.
     """

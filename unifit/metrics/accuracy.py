@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import unifit.ops as ops
+from unifit.losses.base import in_float32
 from unifit.losses.shapes import Shape, check_classes, check_indices, check_pair, match
 from unifit.metrics.base import MeanMetric, metrics_registry
 
@@ -15,7 +16,7 @@ class Accuracy(MeanMetric):
 
     def values(self, y_true: Any, y_pred: Any) -> Any:
         check_pair(f"Metric '{self.name}'", tuple(y_true.shape), tuple(y_pred.shape))
-        return ops.equal(match(y_true, y_pred), y_pred)
+        return ops.equal(in_float32(match(y_true, y_pred)), in_float32(y_pred))
 
     def check(self, y_true: Shape, y_pred: Shape) -> None:
         check_pair(f"Metric '{self.name}'", y_true, y_pred)
@@ -36,7 +37,8 @@ class BinaryAccuracy(MeanMetric):
 
     def values(self, y_true: Any, y_pred: Any) -> Any:
         self.check(tuple(y_true.shape), tuple(y_pred.shape))
-        decided = ops.cast(ops.greater(y_pred, self.threshold), "float32")
+        # In float32 first: in half precision the threshold would be rounded too.
+        decided = ops.cast(ops.greater(ops.cast(y_pred, "float32"), self.threshold), "float32")
         return ops.equal(ops.cast(match(y_true, y_pred), "float32"), decided)
 
     def check(self, y_true: Shape, y_pred: Shape) -> None:

@@ -121,6 +121,8 @@ def resolve_metrics(
         for item in items if isinstance(items, (list, tuple)) else [items]:
             y, p = output.of(labels, "labels"), output.of(predictions, "predictions")
             metric = metrics.get(specific_name(item, y, p))
+            if isinstance(y, ArraySpec) and isinstance(p, ArraySpec):
+                metric.check(y.shape, p.shape)
             name = item if item in ("acc", "accuracy", "ce", "crossentropy") else metric.name
             bound.append(BoundMetric(output, metric, weighted, name if output.lone else f"{output.name}_{name}"))
     return bound
