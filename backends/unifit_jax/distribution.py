@@ -68,7 +68,7 @@ def prepare(distribution: DataParallel | None) -> Devices:
         UnsupportedError: When JAX shows fewer devices, or the job has several processes.
     """
     wished = 1 if distribution is None else distribution.devices
-    if wished is not None and wished > 1:
+    if wished is not None and wished > int(os.environ.get("UNIFIT_CPU_DEVICES", "1")):
         request_cpu_devices(wished)
     if jax.process_count() > 1:
         raise UnsupportedError(

@@ -40,9 +40,9 @@ def _promote(*values):
     """Tensors of one dtype. Equal dtypes, the usual case, pass at once."""
     if builtins.all(tf.is_tensor(x) for x in values) and len({x.dtype for x in values}) == 1:
         return values
-    values = [x if tf.is_tensor(x) or _is_scalar(x) else _host_array(x, None) for x in values]
-    dtype = _promoted_dtype(values)
-    return [tf.cast(x, dtype) if tf.is_tensor(x) else tf.convert_to_tensor(x, dtype) for x in values]
+    operands = [x if tf.is_tensor(x) or _is_scalar(x) else _host_array(x, None) for x in values]
+    dtype = _promoted_dtype(operands)
+    return [tf.cast(x, dtype) if tf.is_tensor(x) else tf.convert_to_tensor(x, dtype) for x in operands]
 
 
 def _floating(x):
@@ -602,11 +602,13 @@ def tri(N, M=None, k=0, dtype="float32"):
 
 
 def tril(x, k=0):
-    return tf.where(tri(*shape(x)[-2:], k, "bool"), x, tf.zeros((), x.dtype))
+    rows, columns = shape(x)[-2:]
+    return tf.where(tri(rows, columns, k, "bool"), x, tf.zeros((), x.dtype))
 
 
 def triu(x, k=0):
-    return tf.where(tri(*shape(x)[-2:], k - 1, "bool"), tf.zeros((), x.dtype), x)
+    rows, columns = shape(x)[-2:]
+    return tf.where(tri(rows, columns, k - 1, "bool"), tf.zeros((), x.dtype), x)
 
 
 def one_hot(x, num_classes, axis=-1, dtype="float32"):
@@ -630,7 +632,7 @@ def _from_start(indices, size):
 def take(x, indices, axis=None):
     if axis is None:
         x, axis = ravel(x), 0
-    # The gradient of gather colocates with x; under a strategy a variable's read may be pinned to another replica's device.
+    # The gradient of gather colocates with x; under a strategy a variable's read may be pinned to another replica.
     return tf.gather(tf.identity(x), _from_start(indices, shape(x)[axis]), axis=axis)
 
 

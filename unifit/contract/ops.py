@@ -15,6 +15,8 @@ Names and meanings are keras.ops'. Rules that hold for all of them, said once:
 - Out-of-range indices are an error that not every backend can report; never rely on what they give.
 """
 
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
 from collections.abc import Sequence
