@@ -147,6 +147,30 @@ def convolution(devices):
     return _outcome(model, history)
 
 
+def recurrent(devices):
+    """Embedding(mask_zero) - Bidirectional LSTM - GRU on padded sequences with holes, and a ragged end of 23 rows."""
+    r = np.random.default_rng(6)
+    tokens = r.integers(1, 9, (23, 7)) * (r.random((23, 7)) < 0.8)
+    tokens[np.arange(7) >= r.integers(0, 8, 23)[:, None]] = 0
+    model = uf.Sequential(
+        [
+            uf.layers.Embedding(9, 5, mask_zero=True),
+            uf.layers.Bidirectional(uf.layers.LSTM(4, return_sequences=True)),
+            uf.layers.GRU(6),
+            uf.layers.Dense(2),
+        ]
+    )
+    model.build(uf.Input((7,), dtype="int32"))
+    start = {f"start {path}": value for path, value in model.weights_by_path().items()}
+    model.compile(_optimizer("sgd", 0.1), "mse")
+    y = r.normal(size=(23, 2)).astype("float32")
+    history = model.fit(
+        tokens.astype("int32"), y, batch_size=8, epochs=2, verbose=0, distribution=uf.DataParallel(devices=devices)
+    )
+    predicted = model.predict(tokens.astype("int32"), batch_size=8, verbose=0)
+    return start | _outcome(model, history) | {"predict": predicted}
+
+
 class Recorder(uf.Layer):
     """Adds up the valid rows' ids of every pass of this device in a buffer: which rows did the devices see?"""
 

@@ -88,6 +88,7 @@ def scope_name(class_name: str) -> str:
 def adopt(model: Module, devices: distribution.Devices) -> dict[str, tf.Variable]:
     """Every variable below `model` by path, in the tree's order; those of other devices are made again in place."""
     variables = {}
+    owner: Any
     for path, owner, name in walk(model):
         variable = owner._parameters[name]
         if not devices.owns(variable):

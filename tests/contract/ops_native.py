@@ -6,12 +6,16 @@ from unifit import ops
 from unifit.backend import backend
 
 
+# The programs run once: compiling them fast matters, running them fast does not.
+QUICK = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "true"}
+
+
 def compiled(function):
     """`function` of arrays, compiled by the framework (on torch, as it is)."""
     if backend.name == "jax":
         import jax
 
-        return jax.jit(function)
+        return jax.jit(function, compiler_options=QUICK)
     if backend.name == "tensorflow":
         import tensorflow as tf
 
@@ -25,7 +29,8 @@ def gradients(function, *arrays):
     if backend.name == "jax":
         import jax
 
-        found = jax.jit(jax.grad(function, argnums=tuple(range(len(tensors)))))(*tensors)
+        gradient = jax.grad(function, argnums=tuple(range(len(tensors))))
+        found = jax.jit(gradient, compiler_options=QUICK)(*tensors)
     elif backend.name == "tensorflow":
         import tensorflow as tf
 

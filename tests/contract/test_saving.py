@@ -282,7 +282,7 @@ for name in sys.argv[2].split(","):
 @pytest.mark.timeout(3 * SUBPROCESS_LIMIT_S)
 def test_other_backends_load_predict_and_go_on_training(tmp_path):
     expected = {}
-    for make in (functional, sequential):
+    for make in (functional, sequential, convolutional, attending):
         model, name = make(), make.__name__
         given = inputs_of(model)
         model.save(tmp_path / f"{name}.unifit")

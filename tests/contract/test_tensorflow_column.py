@@ -1,4 +1,4 @@
-"""What only the tensorflow backend has: collectives in its graphs, mirrored variables, tf.Modules, slots of its rules."""
+"""What only the tensorflow backend has: collectives in graphs, mirrored variables, tf.Modules, its optimizers."""
 
 import json
 import os

@@ -20,6 +20,8 @@ LEFT_OUT = {
     *"quantization_config renorm renorm_clipping renorm_momentum synchronized flash_attention use_gate".split(),
     *"attention_axes weights seed output_shape".split(),
 }
+RECURRENT = {"recurrent_constraint", "unroll", "use_cudnn", "zero_output_for_mask"}
+OF_EVERY_LAYER = set(inspect.signature(uf.Layer.__init__).parameters)
 EXTRA = {
     "MultiHeadAttention": {"num_key_value_heads", "rotary", "rotary_base"},
     "GroupQueryAttention": {"rotary", "rotary_base"},
@@ -60,6 +62,11 @@ MASKED = {
     "global average": [("GlobalAveragePooling1D", {})],
     "layer norm, average": [("LayerNormalization", {}), ("Dense", {"units": 3}), ("GlobalAveragePooling1D", {})],
     "time distributed": [("TimeDistributed", {"layer": ("Dense", {"units": 3})}), ("GlobalAveragePooling1D", {})],
+    "both ways": [("Bidirectional", {"layer": ("LSTM", {"units": 3})})],
+    "both ways, sequences": [("Bidirectional", {"layer": ("LSTM", {"units": 3, "return_sequences": True})}),
+                             ("Dense", {"units": 2}), ("GlobalAveragePooling1D", {})],
+    "both ways, sums": [("Bidirectional", {"layer": ("GRU", {"units": 3, "return_sequences": True}),
+                                           "merge_mode": "sum"})],
     "lambda": [("Lambda", {"function": abs, "mask": lambda inputs, mask: mask}), ("GlobalAveragePooling1D", {})],
     "dropout, activation": [("Dropout", {"rate": 0.3}), ("Activation", {"activation": "tanh"}),
                             ("GlobalAveragePooling1D", {})],
@@ -117,8 +124,6 @@ def test_attention_with_carried_masks_equals_keras_where_valid(shared, causal, k
 
 
 def test_bidirectional_and_recurrent_equal_keras(keras):
-    if not hasattr(uf.layers, "LSTM"):
-        pytest.skip("no recurrent layer yet")
     x = np.random.default_rng(0).normal(size=(3, 5, 4)).astype("float32")
     for merge_mode in ("concat", "sum", "mul", "ave"):
         for sequences in (True, False):
@@ -133,7 +138,7 @@ def parameters(cls):
     return {
         name: parameter.default
         for name, parameter in inspect.signature(cls.__init__).parameters.items()
-        if parameter.kind is not parameter.VAR_KEYWORD and name not in ("self", "name", "trainable")
+        if parameter.kind is not parameter.VAR_KEYWORD and name not in OF_EVERY_LAYER
     }
 
 
@@ -149,7 +154,7 @@ def test_arguments_have_keras_names_order_and_defaults(name, keras):
     ours, theirs = parameters(getattr(uf.layers, name)), parameters(getattr(keras.layers, name))
     common = [key for key in ours if key in theirs]
     assert set(ours) - set(theirs) <= EXTRA.get(name, set())
-    assert set(theirs) - set(ours) <= LEFT_OUT
+    assert set(theirs) - set(ours) <= LEFT_OUT | (RECURRENT if name in ("LSTM", "GRU") else set())
     assert common == [key for key in theirs if key in ours]
     for key in common:
         if theirs[key] is not inspect.Parameter.empty and ours[key] is not inspect.Parameter.empty:

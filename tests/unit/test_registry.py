@@ -268,7 +268,12 @@ def test_what_no_config_could_load_is_refused_on_saving(value, message):
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("MeanSquaredError", "mean_squared_error"), ("L1L2", "l1_l2"), ("AdamW", "adam_w"), ("Conv2D", "conv2_d")],
+    [
+        ("MeanSquaredError", "mean_squared_error"),
+        ("L1L2", "l1_l2"),
+        ("AdamW", "adam_w"),
+        ("Conv2DTranspose", "conv2d_transpose"),
+    ],
 )
 def test_snake_case(name, expected):
     assert snake_case(name) == expected

@@ -15,6 +15,7 @@ from unifit.layers.global_pooling import (
 from unifit.layers.merging import Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract
 from unifit.layers.normalization import GroupNormalization, LayerNormalization, RMSNormalization
 from unifit.layers.pooling import AveragePooling1D, AveragePooling2D, MaxPooling1D, MaxPooling2D
+from unifit.layers.recurrent import GRU, LSTM
 from unifit.layers.regularization import Dropout
 from unifit.layers.reshaping import Flatten, Permute, Reshape, UpSampling2D, ZeroPadding2D
 from unifit.layers.transposed_convolution import Conv1DTranspose, Conv2DTranspose
@@ -39,6 +40,7 @@ __all__ = [
     "EinsumDense",
     "Embedding",
     "Flatten",
+    "GRU",
     "GlobalAveragePooling1D",
     "GlobalAveragePooling2D",
     "GlobalMaxPooling1D",
@@ -46,6 +48,7 @@ __all__ = [
     "GroupNormalization",
     "GroupQueryAttention",
     "Identity",
+    "LSTM",
     "Lambda",
     "LayerNormalization",
     "LeakyReLU",

@@ -119,7 +119,7 @@ class MultiHeadAttention(Layer):
         self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
         self.kernel_regularizer, self.bias_regularizer = kernel_regularizer, bias_regularizer
 
-    def build(
+    def build(  # type: ignore[override]  # the shapes of several arguments, as Layer.build allows
         self, query_shape: tuple[int, ...], value_shape: tuple[int, ...], key_shape: tuple[int, ...] | None = None
     ) -> None:
         key_shape = value_shape if key_shape is None else key_shape

@@ -37,9 +37,10 @@ class Dropout(Layer):
     supports_masking = True
 
     def __init__(self, rate: float, noise_shape: Sequence[int | None] | None = None, **kwargs: Any):
-        if "seed" in kwargs:
+        seed = kwargs.pop("seed", None)
+        if seed is not None:
             raise ArgumentError(
-                f"Dropout got seed={kwargs['seed']!r}; unifit's random streams are keyed by uf.set_seed and the step, "
+                f"Dropout got seed={seed!r}; unifit's random streams are keyed by uf.set_seed and the step, "
                 "so that a resumed run goes on with the same numbers. Call uf.set_seed(seed) and leave this one out."
             )
         super().__init__(**kwargs)

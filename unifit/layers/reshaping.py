@@ -138,7 +138,7 @@ class ZeroPadding2D(Layer):
         pair = tuple(padding) if isinstance(padding, Sequence) else (padding, padding)
         if len(pair) != 2:
             raise ArgumentError(f"ZeroPadding2D got padding={padding!r}; it needs one number, or a pair for two axes.")
-        self.padding = tuple(arguments.sizes(self, "padding", edges, 2, at_least=0) for edges in pair)
+        self.padding: Any = tuple(arguments.sizes(self, "padding", edges, 2, at_least=0) for edges in pair)
         self.data_format = arguments.channels_last(self, data_format)
 
     def build(self, input_shape: tuple[int, ...]) -> None:

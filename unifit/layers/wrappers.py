@@ -107,7 +107,7 @@ class Bidirectional(Layer):
 
     supports_masking = True
 
-    def __init__(self, layer: Layer, merge_mode: str | None = "concat", backward_layer: Any = None, **kwargs: Any):
+    def __init__(self, layer: Any, merge_mode: str | None = "concat", backward_layer: Any = None, **kwargs: Any):
         super().__init__(**kwargs)
         for name, given in (("layer", layer), ("backward_layer", backward_layer)):
             if name == "layer" or given is not None:
