@@ -279,6 +279,7 @@ class Layer(Configurable, Module):
         """An outermost call: on Symbols it is recorded, on arrays it runs at once, in inference mode unless told otherwise."""
         if symbol.symbols_in(args, kwargs):
             return symbol.record(self, args, kwargs)
+        args, kwargs = tree.map(_on_device, (args, kwargs))
         if not self._ready:
             self._make_ready(args, kwargs)
         ambient = CallContext(training=bool(kwargs.pop("training", False)), stream=eager_stream)
@@ -447,6 +448,10 @@ def eager_stream() -> Any:
     global _eager_calls
     _eager_calls += 1
     return backend.random.stream(get_seed(), -_eager_calls)
+
+
+def _on_device(argument: Any) -> Any:
+    return backend.ops.convert_to_tensor(argument) if isinstance(argument, np.ndarray) else argument
 
 
 def _marking_built(build: Callable[..., None]) -> Callable[..., None]:

@@ -325,10 +325,34 @@ class Lion(Optimizer):
         super().__init__(learning_rate, rule, exclude_from_weight_decay, name, keras_arguments)
 
 
-def get(identifier: Any) -> Any:
+class Native(Optimizer):
+    """An optimizer of the active framework: an optax transformation on jax, `lambda params: torch.optim.X(params)` on torch.
+
+    Its learning rate and schedule are its own, so callbacks cannot set the rate. It sees the window's finished gradient,
+    clipped as compile says. On torch it costs one host read a step (whether the window had any valid element), and its
+    slots start anew when the engine is made again. tensorflow refuses it.
+
+    Args:
+        optimizer: The transformation, or the function from parameters to an optimizer.
+    """
+
+    def __init__(self, optimizer: Any):
+        super().__init__(1.0, rules.Native(optimizer))
+
+    @property
+    def learning_rate(self) -> float | LearningRateSchedule:
+        """1.0: a native optimizer scales its own updates."""
+        return 1.0
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        raise ArgumentError("A native optimizer keeps its own learning rate; give it a schedule of its framework.")
+
+
+def get(identifier: Any) -> Optimizer:
     """The optimizer that the identifier means: a name, an object, a class or a config.
 
-    A native optimizer comes back as it is: a function (torch: parameters -> optimizer) or a pair of `init` and `update`
+    A native optimizer becomes a `Native`: a function (torch: parameters -> optimizer) or a pair of `init` and `update`
     (optax). Whether the backend takes it is the backend's to say.
 
     Raises:
@@ -339,9 +363,11 @@ def get(identifier: Any) -> Any:
         >>> get("adamw").rule.weight_decay
         0.004
     """
-    if hasattr(identifier, "init") and hasattr(identifier, "update") and not isinstance(identifier, (dict, type)):
+    if isinstance(identifier, Optimizer):
         return identifier
-    return optimizers.get(identifier)
+    is_optax = hasattr(identifier, "init") and hasattr(identifier, "update") and not isinstance(identifier, (dict, type))
+    found = identifier if is_optax else optimizers.get(identifier)
+    return found if isinstance(found, Optimizer) else Native(found)
 
 
 def _refuse(owner: str, arguments: dict[str, Any]) -> None:
@@ -355,6 +381,8 @@ def _refuse(owner: str, arguments: dict[str, Any]) -> None:
 
 def _checked(owner: str, rule: rules.OptimizerRule) -> rules.OptimizerRule:
     """The rule with plain floats, once its values are found in order."""
+    if isinstance(rule, rules.Native):
+        return rule
     numbers = {argument: value for argument, value in vars(rule).items() if argument not in ("nesterov", "centered")}
     for argument, value in numbers.items():
         below_one = argument in ("beta_1", "beta_2", "rho")

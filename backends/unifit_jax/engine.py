@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from unifit.contract import optimizers as rules
 from unifit.contract.objective import Scope
 from unifit.contract.values import MicroBatch, Plan, Window
 from unifit_jax import optimizers, random
@@ -121,11 +122,11 @@ class Engine:
         self._rates = jax.device_put((np.int32(start), np.asarray(rates, np.float32)), self._replicated)
 
     def read_slots(self) -> dict[str, np.ndarray]:
-        named = {f"{slot}.{path}": np.asarray(leaf) for slot, path, leaf in self._named_slots()}
+        named = {name: np.asarray(leaf) for name, leaf in self._named_slots()}
         return named | {"iterations": np.asarray(self.iterations(), np.int64)}
 
     def write_slots(self, slots: dict[str, np.ndarray]) -> None:
-        named = {id(leaf): slots[f"{slot}.{path}"] for slot, path, leaf in self._named_slots()}
+        named = {id(leaf): slots[name] for name, leaf in self._named_slots()}
         count = np.asarray(slots["iterations"], np.int32)
         leaves, structure = jax.tree.flatten(self._slots)
         leaves = [jnp.asarray(named.get(id(leaf), count), leaf.dtype) for leaf in leaves]
@@ -195,9 +196,11 @@ class Engine:
                 return value, (sums, [values[i] for i in self._rest_indices])
 
             (_, (more, after)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
-            gradients = [a + g for a, g in zip(gradients, gradient, strict=True)]
-            after = [jnp.where(number < placed.live, new, old) for new, old in zip(after, buffers, strict=True)]
-            return (gradients, sums + more, after), None
+            # An empty micro-batch at the end of a short window adds nothing, whatever layers made of no valid row.
+            is_live = number < placed.live
+            gradients = [a + jnp.where(is_live, g, 0.0) for a, g in zip(gradients, gradient, strict=True)]
+            after = [jnp.where(is_live, new, old) for new, old in zip(after, buffers, strict=True)]
+            return (gradients, sums + jnp.where(is_live, more, 0.0), after), None
 
         start = ([jnp.zeros_like(p) for p in params], jnp.zeros(self.plan.objective.num_sums), buffers)
         (gradients, sums, buffers), _ = scan(micro_batch, start, (placed.batch, numbers))
@@ -205,16 +208,18 @@ class Engine:
         return gradients, sums, buffers
 
     def _counts(self, params: list[Any], buffers: list[Any], placed: Placed) -> Any:
-        def micro_batch(counts: Any, batch: Any) -> tuple[Any, None]:
+        def micro_batch(counts: Any, given: Any) -> tuple[Any, None]:
+            batch, number = given
             with self.store.bound(self._joined(params, buffers)):
                 scope = self._scope(placed.step, 0, training=False)
-                return counts + self.plan.objective.count(self.model, batch, scope), None
+                more = self.plan.objective.count(self.model, batch, scope)
+                return counts + jnp.where(number < placed.live, more, 0.0), None
 
         with self.store.bound(self._joined(params, buffers)):
             first = jax.tree.map(lambda leaf: leaf[0], placed.batch)
             scope = self._scope(placed.step, 0, training=False)
             shape = jax.eval_shape(lambda: self.plan.objective.count(self.model, first, scope)).shape
-        counts, _ = scan(micro_batch, jnp.zeros(shape), placed.batch)
+        counts, _ = scan(micro_batch, jnp.zeros(shape), (placed.batch, jnp.arange(self.plan.accumulation, dtype=jnp.int32)))
         return self._sum_over_devices(counts)
 
     def _evaluation(self, values: list[Any], totals: Any, batch: MicroBatch) -> Any:
@@ -234,13 +239,15 @@ class Engine:
         spec = jax.sharding.PartitionSpec
         return self._sharded(outputs, (spec(), spec(DATA_AXIS)), spec(DATA_AXIS))(values, batch)
 
-    def _named_slots(self) -> list[tuple[str, str, Any]]:
-        """(canonical slot, path, array): a rule's slots are lists over parameters, in the order of its `slot_names`."""
-        count = len(self._train_indices)
-        arrays = [leaf for leaf in jax.tree.leaves(self._slots) if not (leaf.ndim == 0 and leaf.dtype == jnp.int32)]
-        names = [name for name in self.plan.optimizer.slot_names for _ in range(count)]
-        paths = [self.paths[i] for i in self._train_indices] * len(self.plan.optimizer.slot_names)
-        return list(zip(names, paths, arrays, strict=True))
+    def _named_slots(self) -> list[tuple[str, Any]]:
+        """(canonical name, array): a rule's slots are lists over parameters, in the order of its `slot_names`."""
+        rule, leaves = self.plan.optimizer, jax.tree.leaves(self._slots)
+        if isinstance(rule, rules.Native):
+            return [(f"native.{number}", leaf) for number, leaf in enumerate(leaves)]
+        arrays = [leaf for leaf in leaves if not (leaf.ndim == 0 and leaf.dtype == jnp.int32)]
+        paths = [self.paths[i] for i in self._train_indices]
+        names = [f"{slot}.{path}" for slot in rule.slot_names for path in paths]
+        return list(zip(names, arrays, strict=True))
 
 
 def scan(body: Any, carry: Any, xs: Any) -> tuple[Any, Any]:

@@ -86,11 +86,27 @@ class Optimizer(NamedTuple):
 
 def make(rule: Any, decayed: list[bool]) -> Optimizer:
     """The rule with decoupled decay, `p -= rate * decay * p` where `decayed`, and the rate as an argument."""
+    if isinstance(rule, rules.Native):
+        return native(rule.optimizer)
     transformation = direction(rule)
 
     def update(gradients: list[Any], slots: Any, params: list[Any], rate: Any) -> tuple[list[Any], Any]:
         steps, slots = transformation.update(gradients, slots, params)
         decay = [rule.weight_decay if chosen else 0.0 for chosen in decayed]
         return [p - rate * (u + d * p) if d else p - rate * u for p, u, d in zip(params, steps, decay, strict=True)], slots
+
+    return Optimizer(transformation.init, update)
+
+
+def native(transformation: Any) -> Optimizer:
+    """An optax transformation as it is: its updates are added, its rate is its own."""
+    if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
+        raise UnsupportedError(
+            f"optimizer is {transformation!r}; on jax a native optimizer is an optax transformation, such as optax.adam(1e-3)."
+        )
+
+    def update(gradients: list[Any], slots: Any, params: list[Any], rate: Any) -> tuple[list[Any], Any]:
+        updates, slots = transformation.update(gradients, slots, params)
+        return optax.apply_updates(params, updates), slots
 
     return Optimizer(transformation.init, update)

@@ -198,6 +198,26 @@ class Lion(ForeachOptimizer):
         return steps
 
 
+class Native(Optimizer):
+    """A torch.optim.Optimizer that the user made: it cannot skip by itself, so the verdict is read on the host."""
+
+    def __init__(self, rule: rules.Native, params: list[Tensor], num_decayed: int, iterations: Tensor):
+        super().__init__(rule, params, num_decayed, iterations)
+        made = rule.optimizer(params) if callable(rule.optimizer) else None
+        if not isinstance(made, torch.optim.Optimizer):
+            raise UnsupportedError(
+                f"optimizer is {rule.optimizer!r}; on torch a native optimizer is a function of the list of parameters that "
+                "returns a torch.optim.Optimizer, such as lambda params: torch.optim.Adam(params, lr=1e-3)."
+            )
+        self._made = made
+
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor) -> None:
+        if bool(applied):
+            for param, gradient in zip(self.params, gradients, strict=True):
+                param.grad = gradient
+            self._made.step()
+
+
 _OPTIMIZERS: dict[type, type[Optimizer]] = {
     rules.SGD: SGD,
     rules.Adam: Adam,
@@ -205,6 +225,7 @@ _OPTIMIZERS: dict[type, type[Optimizer]] = {
     rules.RMSprop: RMSprop,
     rules.Adagrad: Adagrad,
     rules.Lion: Lion,
+    rules.Native: Native,
 }
 
 

@@ -14,6 +14,7 @@ parameter's shape, is float32 and starts at zero unless the docstring says other
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -178,4 +179,22 @@ class Lion:
         return ("m",)
 
 
-OptimizerRule = SGD | Adam | AdamW | RMSprop | Adagrad | Lion
+@dataclass(frozen=True, eq=False)
+class Native:
+    """An optimizer of the framework's own: its equations, its rate and its slots are its own.
+
+    Args:
+        optimizer: jax: an optax transformation, whose updates are added to w. torch: a function that takes the list of
+            parameters and returns a torch.optim.Optimizer.
+    """
+
+    optimizer: Any
+    weight_decay: float = 0.0
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """None under canonical names."""
+        return ()
+
+
+OptimizerRule = SGD | Adam | AdamW | RMSprop | Adagrad | Lion | Native

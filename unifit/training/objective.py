@@ -13,7 +13,7 @@ from unifit.contract.objective import Scope, Update
 from unifit.contract.tree import leaves
 from unifit.contract.values import MicroBatch
 from unifit.errors import UnsupportedError
-from unifit.losses import MeanOverRows, Total, reduce_elements, validity_and_weight
+from unifit.losses import MeanOverRows, Total, align, reduce_elements, validity_and_weight
 from unifit.training.outputs import BoundMetric, Term
 
 
@@ -152,9 +152,11 @@ class Objective:
     def _term(self, index: int, batch: MicroBatch, predictions: Any, ignored: Any, call: CallContext) -> Reduced:
         loss, output, _ = self.terms[index]
         y_pred = output.of(predictions, "predictions")
-        losses = loss.call(output.of(batch.y, "labels"), y_pred)
-        masks = [batch.valid, ignored, call.mask_of(y_pred)]
         weight = output.of(batch.sample_weight, "sample weights")
+        mask = call.mask_of(y_pred)
+        y_true = output.of(batch.y, "labels")
+        losses = loss.call(without_invalid(y_true, mask, weight), y_pred)
+        masks = [batch.valid, ignored, mask]
         return Reduced(*reduce_elements(losses, masks, weight, loss.reduction), elements=ops.size(losses))
 
     def _metric_arguments(
@@ -234,6 +236,14 @@ def custom_term(result: Any, batch: MicroBatch, scope: Scope) -> Reduced:
             "by: return per-element losses, uf.losses.Total(sum, count), or uf.losses.MeanOverRows(scalar)."
         )
     return Reduced(losses * rows, rows, rows, batch_rows(batch), bare=True)
+
+
+def without_invalid(labels: Any, *masks: Any) -> Any:
+    """Class numbers with 0 in place of what bool masks leave out: it may be no class at all, and is gathered by."""
+    for mask in masks:
+        if mask is not None and ops.dtype(mask) == "bool" and ops.dtype(labels) == "int32":
+            labels = ops.where(align(mask, labels), labels, 0)
+    return labels
 
 
 def is_mask(sample_weight: Any) -> bool:

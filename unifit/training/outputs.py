@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import unifit.losses as losses
@@ -97,17 +97,19 @@ def assign(kind: str, given: Any, outputs: list[Output]) -> list[tuple[Output, A
     return [(output, given) for output in outputs]
 
 
-def resolve_terms(loss: Any, loss_weights: Any, outputs: list[Output]) -> list[Term]:
+def resolve_terms(
+    loss: Any, loss_weights: Any, outputs: list[Output], labels: Any, predictions: Any
+) -> list[Term]:
     """The loss terms, in the order of the outputs."""
     weights = {output.name: float(value) for output, value in assign("loss_weights", loss_weights, outputs)}
     return [
-        Term(losses.get(value), output, weights.get(output.name, 1.0))
+        Term(losses.get(_specific(value, output, labels, predictions)), output, weights.get(output.name, 1.0))
         for output, value in assign("loss", loss, outputs)
     ]
 
 
 def resolve_metrics(
-    given: Any, weighted: bool, outputs: list[Output], terms: list[Term], labels: Any, predictions: Any
+    given: Any, weighted: bool, outputs: list[Output], labels: Any, predictions: Any
 ) -> list[BoundMetric]:
     """The metrics of each output; "accuracy" and "crossentropy" become the kind that fits labels and predictions."""
     if given is None:
@@ -119,23 +121,51 @@ def resolve_metrics(
     bound = []
     for output, items in spread:
         for item in items if isinstance(items, (list, tuple)) else [items]:
+            metric = metrics.get(_specific(item, output, labels, predictions))
             y, p = output.of(labels, "labels"), output.of(predictions, "predictions")
-            metric = metrics.get(specific_name(item, y, p))
             if isinstance(y, ArraySpec) and isinstance(p, ArraySpec):
                 metric.check(y.shape, p.shape)
-            name = item if item in ("acc", "accuracy", "ce", "crossentropy") else metric.name
+            name = item if is_family(item) else metric.name
             bound.append(BoundMetric(output, metric, weighted, name if output.lone else f"{output.name}_{name}"))
     return bound
 
 
-def specific_name(item: Any, labels: ArraySpec, predictions: ArraySpec) -> Any:
-    """Keras' rule for "accuracy" and "crossentropy": binary, sparse or categorical by the shapes."""
-    if item not in ("acc", "accuracy", "ce", "crossentropy"):
-        return item
-    family = "accuracy" if item in ("acc", "accuracy") else "crossentropy"
-    if predictions.shape[-1:] == (1,) or len(predictions.shape) == 1:
+def with_unique_names(bound: list[BoundMetric]) -> list[BoundMetric]:
+    """Keras' rule for metrics of one name: weighted ones get `weighted_` in front, others a number behind."""
+    taken: dict[str, int] = {}
+    unique = []
+    for metric in bound:
+        name = metric.name
+        if name in taken and metric.weighted:
+            name = f"weighted_{name}"
+        if name in taken:
+            taken[name] += 1
+            name = f"{name}_{taken[name] - 1}"
+        taken[name] = 1
+        unique.append(replace(metric, name=name))
+    return unique
+
+
+def is_family(identifier: Any) -> bool:
+    """Whether a name stands for a binary, a sparse or a categorical kind, as the shapes will tell."""
+    return isinstance(identifier, str) and identifier in ("acc", "accuracy", "ce", "crossentropy")
+
+
+def _specific(identifier: Any, output: Output, labels: Any, predictions: Any) -> Any:
+    """Keras' rule for the families: binary, sparse or categorical by the shapes.
+
+    Raises:
+        ShapeError: When there are no labels to tell by.
+    """
+    if not is_family(identifier):
+        return identifier
+    y, p = output.of(labels, "labels"), output.of(predictions, "predictions")
+    if y is None:
+        raise ShapeError(f"'{identifier}' needs labels for output '{output.name}', and the data has none.")
+    family = "accuracy" if identifier in ("acc", "accuracy") else "crossentropy"
+    if p.shape[-1:] == (1,) or len(p.shape) == 1:
         return f"binary_{family}"
-    sparse = len(labels.shape) < len(predictions.shape) or labels.shape[-1] == 1
+    sparse = len(y.shape) < len(p.shape) or y.shape[-1] == 1
     return f"{'sparse_' if sparse else ''}categorical_{family}"
 
 

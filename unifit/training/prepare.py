@@ -14,7 +14,7 @@ from unifit.errors import ArgumentError
 from unifit.losses import snake_name
 from unifit.seed import get_seed
 from unifit.training.objective import Layout, Objective
-from unifit.training.outputs import check_labels, outputs_of, resolve_metrics, resolve_terms
+from unifit.training.outputs import check_labels, outputs_of, resolve_metrics, resolve_terms, with_unique_names
 from unifit.training.spec import TrainingSpec
 from unifit.weights import make_weights, records_of, trainable_paths
 
@@ -46,7 +46,7 @@ def make_objective(model: Any, spec: TrainingSpec | None, batch: MicroBatch, pie
         return Objective([], Layout((), (), ()))
     outputs = outputs_of(predictions, model.output_names)
     overridden = model.compute_loss_override()
-    terms = resolve_terms(spec.loss, spec.loss_weights, outputs)
+    terms = resolve_terms(spec.loss, spec.loss_weights, outputs, batch.y, predictions)
     if overridden is None:
         check_labels(terms, batch.y, predictions)
         layout = Layout(
@@ -56,9 +56,9 @@ def make_objective(model: Any, spec: TrainingSpec | None, batch: MicroBatch, pie
         )
     else:
         layout = Layout(("loss",), (1.0,), (False,))
-    bound = resolve_metrics(spec.metrics, False, outputs, terms, batch.y, predictions)
-    bound += resolve_metrics(spec.weighted_metrics, True, outputs, terms, batch.y, predictions)
-    return with_metrics(model, Objective(terms, layout, overridden), bound, batch, pieces)
+    bound = resolve_metrics(spec.metrics, False, outputs, batch.y, predictions)
+    bound += resolve_metrics(spec.weighted_metrics, True, outputs, batch.y, predictions)
+    return with_metrics(model, Objective(terms, layout, overridden), with_unique_names(bound), batch, pieces)
 
 
 def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: MicroBatch, pieces: int) -> Objective:

@@ -10,6 +10,7 @@ import unifit.metrics as metrics
 import unifit.optimizers as optimizers
 from unifit.contract import tree
 from unifit.errors import ArgumentError, UnsupportedError
+from unifit.training.outputs import is_family
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def make_spec(
         raise UnsupportedError(f"precision={precision!r} is not there yet: this release trains in 'float32'.")
     return TrainingSpec(
         optimizers.get(optimizer),
-        _named(loss, losses.get),
+        _named(loss, _loss),
         loss_weights,
         _named(metrics, _metric),
         _named(weighted_metrics, _metric),
@@ -71,6 +72,11 @@ def _named(given: Any, get: Any) -> Any:
     return tree.map(get, given)
 
 
+def _loss(identifier: Any) -> Any:
+    """A loss; the family name waits for the shapes."""
+    return identifier if is_family(identifier) and identifier not in ("acc", "accuracy") else losses.get(identifier)
+
+
 def _metric(identifier: Any) -> Any:
     """A metric; the family names wait for the shapes."""
-    return identifier if identifier in ("acc", "accuracy", "ce", "crossentropy") else metrics.get(identifier)
+    return identifier if is_family(identifier) else metrics.get(identifier)
