@@ -112,7 +112,12 @@ def native_jax():
     import optax
 
     key = jax.random.key(0)
-    params = [jax.random.normal(key, (20, 64)) * 0.1, jnp.zeros(64), jax.random.normal(key, (64, 5)) * 0.1, jnp.zeros(5)]
+    params = [
+        jax.random.normal(key, (20, 64)) * 0.1,
+        jnp.zeros(64),
+        jax.random.normal(key, (64, 5)) * 0.1,
+        jnp.zeros(5),
+    ]
     optimizer = optax.adamw(1e-3)
     state = [params, optimizer.init(params), jnp.zeros(3)]
 
@@ -122,7 +127,9 @@ def native_jax():
         def loss_of(params):
             logits = jax.nn.relu(x @ params[0] + params[1]) @ params[2] + params[3]
             loss = optax.softmax_cross_entropy_with_integer_labels(logits, y)
-            return loss.mean(), jnp.stack([loss.sum(), (logits.argmax(-1) == y).sum().astype(jnp.float32), 1.0 * len(x)])
+            return loss.mean(), jnp.stack(
+                [loss.sum(), (logits.argmax(-1) == y).sum().astype(jnp.float32), 1.0 * len(x)]
+            )
 
         (_, sums), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
         updates, slots = optimizer.update(gradients, slots, params)

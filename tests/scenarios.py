@@ -243,7 +243,5 @@ def clip_over_devices(devices):
     x = np.array([[2, 0], [0, 2]], np.float32)
     model = uf.Sequential([Vector()])
     model.compile(uf.optimizers.SGD(1.0), lambda y, p: uf.ops.sum(p, axis=-1), clip_norm=1.0)
-    history = model.fit(
-        x, x, batch_size=2, shuffle=False, verbose=0, distribution=uf.DataParallel(devices=devices)
-    )
+    history = model.fit(x, x, batch_size=2, shuffle=False, verbose=0, distribution=uf.DataParallel(devices=devices))
     return {"w": model.get_weights()[0], "grad_norm": history.history["grad_norm"][0]}

@@ -2,7 +2,19 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from unifit import callbacks, errors, initializers, layers, losses, metrics, ops, optimizers, random, regularizers, schedules
+from unifit import (
+    callbacks,
+    errors,
+    initializers,
+    layers,
+    losses,
+    metrics,
+    ops,
+    optimizers,
+    random,
+    regularizers,
+    schedules,
+)
 from unifit.backend import backend
 from unifit.context import context
 from unifit.distribution import DataParallel

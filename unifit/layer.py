@@ -260,7 +260,11 @@ class Layer(Configurable, Module):
         if self._takes_mask and kwargs.get("mask") is None:
             kwargs["mask"] = mask
         y = self.call(*args, **kwargs)
-        if (self.makes_mask or tree.leaves(mask)) and not isinstance(y, (list, tuple, dict)) and ambient.mask_of(y) is None:
+        if (
+            (self.makes_mask or tree.leaves(mask))
+            and not isinstance(y, (list, tuple, dict))
+            and ambient.mask_of(y) is None
+        ):
             after = self.compute_mask(inputs, mask)
             if after is not None:
                 ambient.set_mask(y, after)

@@ -40,6 +40,12 @@ class Model(Network):
         >>> model = Model(x, Dense(3)(x))
     """
 
+    _spec: TrainingSpec | None
+    _trainer: Trainer | None
+    _trainer_key: tuple[Placement, frozenset[str]] | None
+    _distribution: DataParallel | None
+    _restored: tuple[dict[str, Any], int] | None
+
     def __init__(self, inputs: Any = None, outputs: Any = None, *, name: str | None = None, trainable: bool = True):
         super().__init__(inputs, outputs, name=name, trainable=trainable)
         self.__dict__.update(_spec=None, _trainer=None, _trainer_key=None, _distribution=None, _restored=None)
@@ -213,9 +219,7 @@ class Model(Network):
         spec = self._compiled("train_on_batch")
         devices = self._devices(distribution)
         sparse = labels_are_sparse(spec.loss)
-        source = make_source(
-            x, y, sample_weight, batch_size=_rows(x), class_weight=class_weight, sparse_labels=sparse
-        )
+        source = make_source(x, y, sample_weight, batch_size=_rows(x), class_weight=class_weight, sparse_labels=sparse)
         feed = Feed(source, Slicer(devices.placement, source.batch_size))
         trainer = self._trainer_for(spec, devices, feed)
         return _scores(train_batch(trainer, feed), return_dict)

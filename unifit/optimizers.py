@@ -365,7 +365,9 @@ def get(identifier: Any) -> Optimizer:
     """
     if isinstance(identifier, Optimizer):
         return identifier
-    is_optax = hasattr(identifier, "init") and hasattr(identifier, "update") and not isinstance(identifier, (dict, type))
+    is_optax = (
+        hasattr(identifier, "init") and hasattr(identifier, "update") and not isinstance(identifier, (dict, type))
+    )
     found = identifier if is_optax else optimizers.get(identifier)
     return found if isinstance(found, Optimizer) else Native(found)
 

@@ -27,6 +27,9 @@ class Sequential(Model):
         >>> model = Sequential([Dense(4, activation="relu"), Dense(1)])
     """
 
+    _layers: list[Layer]
+    _symbols: list[Symbol]
+
     def __init__(self, layers: Any = (), *, name: str | None = None, trainable: bool = True):
         super().__init__(name=name, trainable=trainable)
         # _symbols: of the input and of each layer's output, where there is an input

@@ -219,7 +219,9 @@ class Engine:
             first = jax.tree.map(lambda leaf: leaf[0], placed.batch)
             scope = self._scope(placed.step, 0, training=False)
             shape = jax.eval_shape(lambda: self.plan.objective.count(self.model, first, scope)).shape
-        counts, _ = scan(micro_batch, jnp.zeros(shape), (placed.batch, jnp.arange(self.plan.accumulation, dtype=jnp.int32)))
+        counts, _ = scan(
+            micro_batch, jnp.zeros(shape), (placed.batch, jnp.arange(self.plan.accumulation, dtype=jnp.int32))
+        )
         return self._sum_over_devices(counts)
 
     def _evaluation(self, values: list[Any], totals: Any, batch: MicroBatch) -> Any:

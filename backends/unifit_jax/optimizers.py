@@ -93,7 +93,9 @@ def make(rule: Any, decayed: list[bool]) -> Optimizer:
     def update(gradients: list[Any], slots: Any, params: list[Any], rate: Any) -> tuple[list[Any], Any]:
         steps, slots = transformation.update(gradients, slots, params)
         decay = [rule.weight_decay if chosen else 0.0 for chosen in decayed]
-        return [p - rate * (u + d * p) if d else p - rate * u for p, u, d in zip(params, steps, decay, strict=True)], slots
+        return [
+            p - rate * (u + d * p) if d else p - rate * u for p, u, d in zip(params, steps, decay, strict=True)
+        ], slots
 
     return Optimizer(transformation.init, update)
 

@@ -49,7 +49,11 @@ def test_labels_of_another_width():
 @pytest.mark.parametrize(
     ("options", "wrong", "right"),
     [
-        ({"loss": "sparse_categorical_crossentrpy"}, "sparse_categorical_crossentrpy", "sparse_categorical_crossentropy"),
+        (
+            {"loss": "sparse_categorical_crossentrpy"},
+            "sparse_categorical_crossentrpy",
+            "sparse_categorical_crossentropy",
+        ),
         ({"loss": "mse", "metrics": ["acuracy"]}, "acuracy", "accuracy"),
         ({"loss": "mse", "optimizer": "adamm"}, "adamm", "adam"),
     ],

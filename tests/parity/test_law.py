@@ -44,9 +44,7 @@ def scenarios_batches(batch_size, epochs, seed=0):
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize(("optimizer", "accumulation", "clip_norm"), LAW_CASES)
 def test_fit_equals_float64_law(run_on, devices, optimizer, accumulation, clip_norm):
-    got = run_on(
-        devices, "law_network", accumulation=accumulation, optimizer=optimizer, clip_norm=clip_norm
-    )[0]
+    got = run_on(devices, "law_network", accumulation=accumulation, optimizer=optimizer, clip_norm=clip_norm)[0]
     start = {key.removeprefix("start "): value for key, value in got.items() if key.startswith("start ")}
     rule = RULES[optimizer]
     # Windows do not straddle epochs, so the last batches of an epoch make a short window.

@@ -19,19 +19,19 @@ class Module(Protocol):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls `run`."""
-        ...
+        raise NotImplementedError
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """The front end's body of a call."""
-        ...
+        raise NotImplementedError
 
     def add_module(self, name: str, module: Any) -> None:
         """Makes `module` a child, readable as attribute `name`; another child of that name is replaced."""
-        ...
+        raise NotImplementedError
 
     def named_children(self) -> Iterable[tuple[str, Any]]:
         """(name, child) in the order of insertion; a child under two names appears once."""
-        ...
+        raise NotImplementedError
 
     def add_parameter(self, name: str, value: np.ndarray, trainable: bool) -> None:
         """Makes the variable behind attribute `name` from a host value; an existing one is replaced.
@@ -41,23 +41,23 @@ class Module(Protocol):
             value: Host array; its dtype becomes the variable's. Copied.
             trainable: Whether it can have a gradient; False makes a buffer.
         """
-        ...
+        raise NotImplementedError
 
     def parameter_names(self) -> list[str]:
         """Names of this module's own variables, trainable and not, in the order of `add_parameter`."""
-        ...
+        raise NotImplementedError
 
     def read_parameter(self, name: str) -> np.ndarray:
         """The variable's value as a host copy."""
-        ...
+        raise NotImplementedError
 
     def write_parameter(self, name: str, value: np.ndarray) -> None:
         """Replaces the variable's value from the host, in place: the same shape and dtype, wherever it lives."""
-        ...
+        raise NotImplementedError
 
     def assign(self, name: str, value: Any) -> None:
         """Replaces a buffer's value by a device array, in a forward pass. No gradient flows through it."""
-        ...
+        raise NotImplementedError
 
 
 def walk(module: Module, prefix: str = "") -> Iterator[tuple[str, Module, str]]:

@@ -55,7 +55,9 @@ class Objective:
     One term of the default reduction is divided after the reduction (the factor); otherwise `count` runs first.
     """
 
-    def __init__(self, terms: list[Term], layout: Layout, compute_loss: Any = None, regularized: list[Any] | None = None):
+    def __init__(
+        self, terms: list[Term], layout: Layout, compute_loss: Any = None, regularized: list[Any] | None = None
+    ):
         """`regularized` holds (owner, name, record) of the weights that have a penalty."""
         self.terms, self.layout, self.compute_loss = terms, layout, compute_loss
         self.regularized = regularized or []

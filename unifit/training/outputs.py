@@ -97,9 +97,7 @@ def assign(kind: str, given: Any, outputs: list[Output]) -> list[tuple[Output, A
     return [(output, given) for output in outputs]
 
 
-def resolve_terms(
-    loss: Any, loss_weights: Any, outputs: list[Output], labels: Any, predictions: Any
-) -> list[Term]:
+def resolve_terms(loss: Any, loss_weights: Any, outputs: list[Output], labels: Any, predictions: Any) -> list[Term]:
     """The loss terms, in the order of the outputs."""
     weights = {output.name: float(value) for output, value in assign("loss_weights", loss_weights, outputs)}
     return [

@@ -90,7 +90,9 @@ def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: Micr
     for one, of in zip(sums, bound, strict=True):
         for name, spec in one.items():
             if spec.dtype != "float32":
-                raise ArgumentError(f"Metric '{of.name}' gave the sum '{name}' as {spec.dtype}; sums need to be float32.")
+                raise ArgumentError(
+                    f"Metric '{of.name}' gave the sum '{name}' as {spec.dtype}; sums need to be float32."
+                )
     shapes = tuple({name: spec.shape for name, spec in one.items()} for one in sums)
     layout = replace(layout, metrics=tuple(bound), shapes=shapes)
     ready = Objective(objective.terms, layout, objective.compute_loss, regularized)
