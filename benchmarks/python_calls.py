@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/python_calls.py [BACKEND ...]
 
-Prints one row a backend: calls inside unifit, all Python calls of a step under fit, and all of a step of the native loop.
-Counts, unlike times, do not depend on the machine's load.
+Prints one row a backend: calls inside unifit, all Python calls of a step under fit, and all of a step of the native
+loop. Counts, unlike times, do not depend on the machine's load.
 """
 
 import json

@@ -19,10 +19,10 @@ train, test = order[:1440], order[1440:]
 model = uf.Sequential(
     [
         uf.layers.Conv2D(32, 3, padding="same", use_bias=False),
-        uf.layers.BatchNormalization(),
-        uf.layers.Activation("relu"),
-        uf.layers.MaxPooling2D(),
-        uf.layers.Conv2D(64, 3, padding="same", activation="relu"),
+        uf.layers.BatchNormalization(momentum=0.9),
+        uf.layers.Activation("silu"),
+        uf.layers.AveragePooling2D(),
+        uf.layers.Conv2D(64, 3, padding="same", activation="silu"),
         uf.layers.Flatten(),
         uf.layers.Dense(10),
     ]

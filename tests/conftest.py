@@ -126,7 +126,7 @@ def jobs(no_process_left_running):
 
 @pytest.fixture
 def run_on(jobs):
-    """`run_on(devices, scenario, **arguments)` runs scenarios.<scenario> on so many devices; returns each rank's arrays."""
+    """`run_on(devices, scenario, **arguments)`: scenarios.<scenario> on so many devices; returns each rank's arrays."""
 
     def run(devices, scenario, **arguments):
         if devices not in jobs or jobs[devices].closed:

@@ -1,7 +1,7 @@
-"""The law in float64 by hand: Dense(tanh, L2) - BatchNormalization - Dense, mean squared error, written without any framework.
+"""The law in float64 by hand: Dense(tanh, L2) - BatchNormalization - Dense, mean squared error, without any framework.
 
-Forward and backward are spelled out in NumPy. A window is done the way the law says it, not the way an engine does it: the
-sums over all its valid rows first, one division, one update.
+Forward and backward are spelled out in NumPy. A window is done the way the law says it, not the way an engine does it:
+the sums over all its valid rows first, one division, one update.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Runs of unifit that tests start in this process or in workers (worker.py): each returns named arrays, and nothing else.
+"""Runs of unifit that tests start in this process or in workers (worker.py): each returns named arrays, nothing else.
 
 `devices` is the number of devices to train on; every other argument is plain JSON.
 """
@@ -35,7 +35,7 @@ def _outcome(model, history=None):
 
 
 def law_network(devices, accumulation, optimizer, clip_norm=None, epochs=2, weighted=True):
-    """Dense(tanh, L2) - BatchNormalization - Dense on ragged, shuffled, weighted rows: what reference.py does by hand."""
+    """Dense(tanh, L2) - BatchNormalization - Dense on ragged, shuffled, weighted rows: reference.py does it by hand."""
     x, y, weight = _data()
     model = uf.Sequential(
         [
@@ -206,10 +206,10 @@ def digits_curve(devices, steps=50):
     model = uf.Sequential(
         [
             uf.layers.Conv2D(32, 3, padding="same", use_bias=False),
-            uf.layers.BatchNormalization(),
-            uf.layers.Activation("relu"),
-            uf.layers.MaxPooling2D(),
-            uf.layers.Conv2D(64, 3, padding="same", activation="relu"),
+            uf.layers.BatchNormalization(momentum=0.9),
+            uf.layers.Activation("silu"),
+            uf.layers.AveragePooling2D(),
+            uf.layers.Conv2D(64, 3, padding="same", activation="silu"),
             uf.layers.Flatten(),
             uf.layers.Dense(10),
         ]
@@ -220,7 +220,7 @@ def digits_curve(devices, steps=50):
     model.compile(
         uf.optimizers.AdamW(schedule, weight_decay=0.01), uf.losses.SparseCategoricalCrossentropy(from_logits=True)
     )
-    # One step an "epoch": steps_per_epoch goes on through the shuffled data, so each history entry is one update's loss.
+    # One step an "epoch": steps_per_epoch goes on through the shuffled data, so each history entry is an update's loss.
     history = model.fit(
         x[:1440], y[:1440], batch_size=64, epochs=steps, steps_per_epoch=1, verbose=0,
         distribution=uf.DataParallel(devices=devices),

@@ -43,16 +43,25 @@ class Job:
             environment = os.environ | {"UNIFIT_BACKEND": backend, "OMP_NUM_THREADS": "1"}
             if backend == "torch" and count > 1:
                 environment |= {
-                    "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
-                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                }  # fmt: skip
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": str(count),
+                    "LOCAL_WORLD_SIZE": str(count),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                }
             elif devices > 1:
                 environment["UNIFIT_CPU_DEVICES"] = str(devices)
-            log = open(Path(self.folder.name) / f"{rank}.log", "w")  # noqa: SIM115
+            log = open(Path(self.folder.name) / f"{rank}.log", "w")
             process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", __file__],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
             log.close()
             answers = queue.Queue()
             threading.Thread(target=_collect, args=(process.stdout, answers), daemon=True).start()
@@ -128,7 +137,6 @@ def main():
     """The worker's loop."""
     sys.path.insert(0, str(Path(__file__).parent))
     import scenarios
-
     import unifit
 
     for line in sys.stdin:

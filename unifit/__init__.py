@@ -41,6 +41,7 @@ __all__ = [
     "callbacks",
     "clone_model",
     "context",
+    "errors",
     "initializers",
     "layers",
     "load_model",

@@ -1,4 +1,4 @@
-"""Shape inference: a forward pass under the backend's abstract evaluation, in which unbuilt layers record their weights."""
+"""Shape inference: a forward pass under the backend's abstract evaluation; unbuilt layers record their weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one door to the active backend: chosen by UNIFIT_BACKEND, else the first installed of torch, jax and tensorflow."""
+"""The one door to the active backend: chosen by UNIFIT_BACKEND, else the first installed of torch, jax, tensorflow."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def choose(requested: str | None) -> Backend:
         if name in known and importlib.util.find_spec(name) is not None:
             return Backend(name, known[name])
     raise BackendNotInstalledError(
-        'unifit needs one of torch, jax and tensorflow, and none is installed: pip install "unifit[jax]" (or [torch], [tensorflow]).'
+        "unifit needs one of torch, jax and tensorflow, and none is installed: "
+        'pip install "unifit[jax]" (or [torch], [tensorflow]).'
     )
 
 

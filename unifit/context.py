@@ -1,4 +1,4 @@
-"""The one ambient value: what a forward pass needs besides its arguments. Opened by the objective and by an outermost call."""
+"""The one ambient value: what a forward pass needs besides its arguments. An objective or outermost call opens it."""
 
 from __future__ import annotations
 

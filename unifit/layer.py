@@ -31,7 +31,9 @@ layers_registry = Registry("layer")
 
 
 class Layer(Configurable, Module):
-    """A function with weights. Subclass it, make sub-layers in `__init__`, weights in `build`, and write `call` in `uf.ops`.
+    """A function with weights.
+
+    Subclass it, make sub-layers in `__init__`, weights in `build`, and write `call` in `uf.ops`.
 
     Args:
         name: Shown in summaries, and the layer's key in a functional model; by default the class' name in snake case.
@@ -78,7 +80,7 @@ class Layer(Configurable, Module):
             cls._takes_mask = "mask" in names
             cls._first_parameter = list(names)[1] if len(names) > 1 else ""
         if "build" in cls.__dict__:
-            cls.build = _marking_built(cls.__dict__["build"])
+            cls.build = _marking_built(cls.__dict__["build"])  # type: ignore[method-assign]  # wraps the class' own
 
     # What users write and read
 
@@ -90,7 +92,10 @@ class Layer(Configurable, Module):
         self.__dict__["built"] = True
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """The layer's function of its inputs, in `uf.ops`. It may declare `training` and `mask`, which are filled in."""
+        """The layer's function of its inputs, in `uf.ops`.
+
+        It may declare `training` and `mask`, which are filled in.
+        """
         raise UnifitError(f"{type(self).__name__} has no call method: define `def call(self, x)`.")
 
     def add_weight(
@@ -114,7 +119,7 @@ class Layer(Configurable, Module):
             name: Binds the weight under this attribute name at once.
 
         Raises:
-            ArgumentError: When an axis is unknown or negative.
+            ArgumentError: When an axis is unknown or negative, or the initializer is None.
         """
         shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
         if any(not isinstance(size, (int, np.integer)) or size < 0 for size in shape):
@@ -122,8 +127,14 @@ class Layer(Configurable, Module):
                 f"{self.name}.add_weight got shape {shape}; every axis needs a known size of at least 0. "
                 "Is the last axis of the input fixed?"
             )
+        start = initializers.get(initializer)
+        if start is None:
+            raise ArgumentError(
+                f"{self.name}.add_weight got initializer=None; it needs a name, such as 'zeros', an initializer or a "
+                "function (shape, dtype) -> array."
+            )
         regularizer = None if regularizer is None else regularizers.get(regularizer)
-        record = Weight(tuple(map(int, shape)), dtype, initializers.get(initializer), trainable, regularizer)
+        record = Weight(tuple(map(int, shape)), dtype, start, trainable, regularizer)
         if name is not None:
             setattr(self, name, record)
             return getattr(self, name)
@@ -231,7 +242,10 @@ class Layer(Configurable, Module):
     # The call
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """The body of a call (the backend's Module owns `__call__`): builds when needed, fills in `training` and `mask`."""
+        """The body of a call: builds when needed, fills in `training` and `mask`.
+
+        The backend's Module owns `__call__`.
+        """
         ambient = context()
         if ambient is None:
             return self._call_alone(args, kwargs)
@@ -280,7 +294,7 @@ class Layer(Configurable, Module):
         )
 
     def _call_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An outermost call: on Symbols it is recorded, on arrays it runs at once, in inference mode unless told otherwise."""
+        """An outermost call: on Symbols it is recorded, on arrays it runs at once, by default as inference."""
         if symbol.symbols_in(args, kwargs):
             return symbol.record(self, args, kwargs)
         args, kwargs = tree.map(_on_device, (args, kwargs))
@@ -305,8 +319,9 @@ class Layer(Configurable, Module):
     def _build(self, ambient: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not ambient.abstract and type(self).build is not Layer.build:
             raise UnifitError(
-                f"Layer '{self.name}' runs for the first time in the middle of training, so it has no weights: it was not "
-                "called when the model was built. Call model.build(shape) on data that reaches it, or build it yourself."
+                f"Layer '{self.name}' runs for the first time in the middle of training, so it has no weights: it was "
+                "not called when the model was built. Call model.build(shape) on data that reaches it, or build it "
+                "yourself."
             )
         self._track_containers()
         parameters = inspect.signature(self.build).parameters.values()
@@ -386,6 +401,8 @@ class LayerList(Layer):
 
     is_container = True
 
+    _items: list[Any]
+
     def __init__(self, layers: Any = ()):
         super().__init__()
         self.__dict__.update(built=True, _items=[])
@@ -418,6 +435,8 @@ class LayerDict(Layer):
     """A dict of layers that its owner tracks: children are named by key. Other values may stand among them."""
 
     is_container = True
+
+    _items: dict[str, Any]
 
     def __init__(self, layers: dict[str, Any]):
         super().__init__()

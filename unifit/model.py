@@ -70,11 +70,11 @@ class Model(Network):
 
         Args:
             optimizer: Name or `uf.optimizers` object.
-            loss: Name, `uf.losses` object or function (y_true, y_pred) -> per-element losses; a list or dict of them for
-                several outputs. None where `compute_loss` or add_loss give the loss.
+            loss: Name, `uf.losses` object or function (y_true, y_pred) -> per-element losses; a list or dict of them
+                for several outputs. None where `compute_loss` or add_loss give the loss.
             loss_weights: Floats, shaped as `loss`.
-            metrics: List of names or `uf.metrics` objects; for several outputs a list of lists or a dict. They count each
-                valid element once.
+            metrics: List of names or `uf.metrics` objects; for several outputs a list of lists or a dict. They count
+                each valid element once.
             weighted_metrics: The same, weighted by sample and class weights.
             precision: "float32".
             gradient_accumulation_steps: Consecutive batches that make one update.
@@ -262,7 +262,7 @@ class Model(Network):
     @property
     def placement(self) -> Placement | None:
         """Which rows this process loads, by the engine in use; None without one."""
-        return None if self._trainer is None else self._trainer_key[0]
+        return None if self._trainer_key is None else self._trainer_key[0]
 
     @property
     def restored_optimizer(self) -> tuple[dict[str, Any], int] | None:
@@ -270,7 +270,7 @@ class Model(Network):
         return self._restored
 
     def restore_optimizer(self, slots: dict[str, Any], step: int) -> None:
-        """Hands slots under canonical names to the engine that the next fit makes, which goes on from `step` windows."""
+        """Hands slots under canonical names to the next fit's engine, which goes on from `step` windows."""
         self.__dict__.update(_restored=(slots, step), _trainer=None, _trainer_key=None)
 
     def _compiled(self, method: str) -> TrainingSpec:
@@ -296,20 +296,18 @@ class Model(Network):
         kept = self._trainer
         batch = padded_batch(feed.first(), feed.slicer)
         batch = specs_of(batch if spec is not None else batch._replace(y=None, sample_weight=None))
-        fits = (
-            kept is not None
-            and (spec is None or kept.spec is spec)
-            and self._trainer_key == (devices.placement, trainable_paths(self))
-        )
-        if fits and kept.knows(batch):
-            feed.slicer.pad = not kept.objective.whole_rows
-            return kept
+        fitting = None
+        if kept is not None and (spec is None or kept.spec is spec):
+            fitting = kept if self._trainer_key == (devices.placement, trainable_paths(self)) else None
+        if fitting is not None and fitting.knows(batch):
+            feed.slicer.pad = not fitting.objective.whole_rows
+            return fitting
         pieces = 1 if spec is None else spec.gradient_accumulation_steps * devices.placement.devices
         objective = make_objective(self, spec, batch, pieces)
         feed.slicer.pad = not objective.whole_rows
-        if fits:
-            kept.learn(batch)
-            return kept
+        if fitting is not None:
+            fitting.learn(batch)
+            return fitting
         trainer = Trainer(make_engine(self, objective, spec, devices), objective, spec)
         trainer.learn(batch)
         if kept is not None and kept.spec is not None:

@@ -216,10 +216,11 @@ class Network(Layer):
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments as a JSON value, a graph in place of inputs and outputs."""
         values = self.__dict__["_config_arguments"].values
-        if self._graph is None or values.get("inputs") is not self._graph.inputs:
+        graph = self._graph
+        if graph is None or values.get("inputs") is not graph.inputs:
             return super().get_config()
         rest = {name: serialize(value) for name, value in values.items() if name not in ("inputs", "outputs")}
-        return rest | {"graph": write(lambda: graph_config(self._graph))}
+        return rest | {"graph": write(lambda: graph_config(graph))}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:

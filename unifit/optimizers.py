@@ -326,11 +326,13 @@ class Lion(Optimizer):
 
 
 class Native(Optimizer):
-    """An optimizer of the active framework: an optax transformation on jax, `lambda params: torch.optim.X(params)` on torch.
+    """An optimizer of the active framework, which is an optax transformation on jax.
 
-    Its learning rate and schedule are its own, so callbacks cannot set the rate. It sees the window's finished gradient,
-    clipped as compile says. On torch it costs one host read a step (whether the window had any valid element), and its
-    slots start anew when the engine is made again. tensorflow refuses it.
+    On torch it is a function of the parameters: `lambda params: torch.optim.X(params)`. tensorflow refuses it.
+
+    Its learning rate and schedule are its own, so callbacks cannot set the rate. It sees the window's finished
+    gradient, clipped as compile says. On torch it costs one host read a step (whether the window had any valid
+    element), and its slots start anew when the engine is made again.
 
     Args:
         optimizer: The transformation, or the function from parameters to an optimizer.

@@ -27,6 +27,7 @@ class Sequential(Model):
         >>> model = Sequential([Dense(4, activation="relu"), Dense(1)])
     """
 
+    _modules: dict[str, Any]  # every backend's Module holds its children there
     _layers: list[Layer]
     _symbols: list[Symbol]
 

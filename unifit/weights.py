@@ -41,7 +41,10 @@ class Weight:
 
 
 def layers_of(root: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(path prefix, module) of `root` and all below it, depth first, each once; the prefix ends with a dot unless empty."""
+    """(path prefix, module) of `root` and all below it, depth first, each once.
+
+    The prefix ends with a dot unless it is empty.
+    """
     seen: set[int] = set()
     stack = [(prefix, root)]
     while stack:
@@ -81,7 +84,7 @@ def make_weights(root: Any, seed: int) -> None:
 def trainable_paths(root: Any) -> frozenset[str]:
     """Paths of the weights that training may change: recorded as trainable, in layers that are not frozen."""
     chosen = set()
-    for path, owner, name, record in records_of(root):
+    for path, owner, _, record in records_of(root):
         if record.trainable and owner.trainable:
             chosen.add(path)
     return frozenset(chosen)

@@ -72,16 +72,16 @@ def prepare(distribution: DataParallel | None) -> Devices:
         request_cpu_devices(wished)
     if jax.process_count() > 1:
         raise UnsupportedError(
-            f"unifit on jax: this job has {jax.process_count()} processes; training over several processes is not there yet. "
-            "Start one process; DataParallel uses all of its local devices."
+            f"unifit on jax: this job has {jax.process_count()} processes; training over several processes is not "
+            "there yet. Start one process; DataParallel uses all of its local devices."
         )
     present = jax.local_devices()
     if wished is None:
         wished = len(present) if present[0].platform != "cpu" or "UNIFIT_CPU_DEVICES" in os.environ else 1
     if wished > len(present):
         raise UnsupportedError(
-            f"DataParallel(devices={wished}) on jax: this machine shows {len(present)} {present[0].platform} device(s). "
-            f"For virtual CPU devices set UNIFIT_CPU_DEVICES={wished} before the script starts (JAX was already in use when "
-            "fit asked for them), or pass a smaller number."
+            f"DataParallel(devices={wished}) on jax: this machine shows {len(present)} {present[0].platform} "
+            f"device(s). For virtual CPU devices set UNIFIT_CPU_DEVICES={wished} before the script starts (JAX was "
+            "already in use when fit asked for them), or pass a smaller number."
         )
     return Devices(present[:wished])

@@ -1,4 +1,4 @@
-"""The JAX engine: one jitted program per window. `lax.scan` over micro-batches inside `shard_map`, one psum after it."""
+"""The JAX engine: one jitted program a window. `lax.scan` over micro-batches inside `shard_map`, one psum after it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Placed(NamedTuple):
     """A window's arguments of the compiled program."""
 
     batch: MicroBatch
-    live: np.ndarray
-    step: np.ndarray
+    live: Any
+    step: Any
 
 
 class Engine:
@@ -246,6 +246,7 @@ class Engine:
         rule, leaves = self.plan.optimizer, jax.tree.leaves(self._slots)
         if isinstance(rule, rules.Native):
             return [(f"native.{number}", leaf) for number, leaf in enumerate(leaves)]
+        assert rule is not None, "an engine that only evaluates and predicts has no slots"
         arrays = [leaf for leaf in leaves if not (leaf.ndim == 0 and leaf.dtype == jnp.int32)]
         paths = [self.paths[i] for i in self._train_indices]
         names = [f"{slot}.{path}" for slot in rule.slot_names for path in paths]
@@ -261,7 +262,7 @@ def scan(body: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
 
 
 def clip(gradients: list[Any], plan: Plan) -> tuple[list[Any], Any]:
-    """By value, or by global norm with factor min(1, c / norm); returns the norm before clipping, 0 when it is not needed."""
+    """By value, or by global norm with factor min(1, c / norm); returns the norm before clipping, 0 if not needed."""
     norm = jnp.zeros(())
     if plan.clip_norm is not None:
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients))

@@ -1,4 +1,4 @@
-"""The tree of layers on JAX: an object whose arrays live in one Store per model, which the engine re-points every step."""
+"""The tree of layers on JAX: an object whose arrays live in one Store a model; the engine re-points it every step."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ class Store:
 
 class Module:
     """unifit.contract.module.Module over plain Python objects."""
+
+    _modules: dict[str, Any]
+    _handles: dict[str, tuple[Store, int]]
 
     def __init__(self) -> None:
         self.__dict__.update(_modules={}, _handles={})
@@ -95,7 +98,8 @@ class Module:
 
 def adopt(model: Module) -> tuple[Store, list[str]]:
     """Moves every variable below `model` into one Store; returns it with the variables' paths, in the tree's order."""
-    store, paths = Store([]), []
+    store = Store([])
+    paths: list[str] = []
     for path, owner, name in walk(model):
         old, index = owner._handles[name]
         owner._handles[name] = (store, len(paths))

@@ -1,7 +1,8 @@
-"""Update rules on JAX: optax's transformations where they obey docs/reference/optimizers.md, and the rule itself elsewhere."""
+"""Update rules on JAX: optax's transformations where they obey docs/reference/optimizers.md, else the rule itself."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -30,6 +31,41 @@ def scale_by_adagrad(initial: float, epsilon: float) -> optax.GradientTransforma
         return jax.tree.map(lambda g, s: g / (jnp.sqrt(s) + epsilon), gradients, squares), Adagrad(squares)
 
     return optax.GradientTransformation(init, update)
+
+
+class Adam(NamedTuple):
+    """Slots of Adam, and the number of updates."""
+
+    m: Any
+    v: Any
+    count: Any
+
+
+def scale_by_adam(rule: rules.Adam) -> optax.GradientTransformation:
+    """Adam's step over the rate, with bias corrections that are exact in float32.
+
+    optax.scale_by_adam takes 1 - beta^t as it stands: at t = 1 and beta = 0.999 that keeps three digits fewer.
+    """
+
+    def init(params: Any) -> Adam:
+        return Adam(
+            jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params), jnp.zeros((), jnp.int32)
+        )
+
+    def update(gradients: Any, slots: Adam, params: Any = None) -> tuple[Any, Adam]:
+        m = jax.tree.map(lambda m, g: rule.beta_1 * m + (1 - rule.beta_1) * g, slots.m, gradients)
+        v = jax.tree.map(lambda v, g: rule.beta_2 * v + (1 - rule.beta_2) * jnp.square(g), slots.v, gradients)
+        t = (slots.count + 1).astype(jnp.float32)
+        first, second = bias_correction(rule.beta_1, t), bias_correction(rule.beta_2, t)
+        steps = jax.tree.map(lambda m, v: (m / first) / (jnp.sqrt(v / second) + rule.epsilon), m, v)
+        return steps, Adam(m, v, slots.count + 1)
+
+    return optax.GradientTransformation(init, update)
+
+
+def bias_correction(beta: float, t: Any) -> Any:
+    """1 - beta^t, float32, without the cancellation."""
+    return -jnp.expm1(t * math.log(beta)) if beta else jnp.ones(())
 
 
 class RMSprop(NamedTuple):
@@ -67,7 +103,7 @@ def direction(rule: Any) -> optax.GradientTransformation:
         case rules.SGD():
             return optax.trace(rule.momentum, rule.nesterov) if rule.momentum else optax.identity()
         case rules.Adam() | rules.AdamW():
-            return optax.scale_by_adam(rule.beta_1, rule.beta_2, rule.epsilon)
+            return scale_by_adam(rule)
         case rules.RMSprop():
             return scale_by_rmsprop(rule)
         case rules.Adagrad():
@@ -104,7 +140,8 @@ def native(transformation: Any) -> Optimizer:
     """An optax transformation as it is: its updates are added, its rate is its own."""
     if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
         raise UnsupportedError(
-            f"optimizer is {transformation!r}; on jax a native optimizer is an optax transformation, such as optax.adam(1e-3)."
+            f"optimizer is {transformation!r}; on jax a native optimizer is an optax transformation, such as "
+            "optax.adam(1e-3)."
         )
 
     def update(gradients: list[Any], slots: Any, params: list[Any], rate: Any) -> tuple[list[Any], Any]:

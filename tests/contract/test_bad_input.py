@@ -36,8 +36,8 @@ def refused(error, model, x, y=None, **options):
 def test_wrong_label_shape():
     message = refused(ShapeError, compiled(), X, np.zeros((32, 10), np.int32))
     assert message == (
-        "Loss 'sparse_categorical_crossentropy' got labels of shape (32, 10) and predictions of shape (32, 10); it needs "
-        "labels of shape (32,) (class indices). For one-hot labels use 'categorical_crossentropy'."
+        "Loss 'sparse_categorical_crossentropy' got labels of shape (32, 10) and predictions of shape (32, 10); it "
+        "needs labels of shape (32,) (class indices). For one-hot labels use 'categorical_crossentropy'."
     )
 
 
@@ -157,7 +157,7 @@ import unifit
 
 
 def test_more_devices_than_the_machine_shows(backend_name):
-    """A machine that shows 2: two virtual devices, or a job of two processes; devices=3 is refused before data is read."""
+    """A machine that shows 2: two virtual devices, or a job of two processes. It refuses 3 before data is read."""
     code = """
 import numpy as np, unifit as uf
 class Data:

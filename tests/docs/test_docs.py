@@ -23,8 +23,13 @@ RUN_LIMIT_S = 110
 def run_script(path, folder, **environment):
     """Runs a script in `folder`; returns its output."""
     done = subprocess.run(
-        [sys.executable, path], cwd=folder, env=os.environ | environment, capture_output=True, text=True, timeout=RUN_LIMIT_S
-    )  # fmt: skip
+        [sys.executable, path],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_LIMIT_S,
+    )
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 

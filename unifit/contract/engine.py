@@ -13,7 +13,9 @@ from unifit.contract.values import MicroBatch, Placement, Plan, Window
 
 
 class Devices(Protocol):
-    """A backend's answer to an intent (`unifit.distribution`): made by `distribution.prepare(intent)`, before any data is read.
+    """A backend's answer to an intent (`unifit.distribution`).
+
+    `distribution.prepare(intent)` makes it, before any data is read.
 
     Attributes:
         placement: Which rows this process loads.
@@ -33,12 +35,13 @@ class Devices(Protocol):
 class Engine(Protocol):
     """`Engine(model, plan, devices)` adopts the model's variables under the distribution.
 
-    Totals are a float32 vector on the device that lives on this side of the border: `Objective.num_sums` sums followed by
-    `ENGINE_SUMS`. `train` and `evaluate` take it and return the next one; the old one is dead then (its memory may be reused).
+    Totals are a float32 vector on the device that lives on this side of the border: `Objective.num_sums` sums followed
+    by `ENGINE_SUMS`. `train` and `evaluate` take it and return the next one; the old one is dead then (its memory may
+    be reused).
     """
 
-    ENGINE_SUMS = ("updates", "empty", "grad_norm")
-    """Updates applied; windows without a valid element; sum of the gradient norms before clipping (0 without clip_norm)."""
+    ENGINE_SUMS: tuple[str, str, str] = ("updates", "empty", "grad_norm")
+    """Updates applied; windows without a valid element; sum of gradient norms before clipping (0 without clip_norm)."""
 
     def __init__(self, model: Module, plan: Plan, devices: Devices) -> None: ...
 
@@ -59,7 +62,10 @@ class Engine(Protocol):
         ...
 
     def predict(self, batch: MicroBatch) -> Tree:
-        """The model's output for the rows of the global batch, padding included, in order: host arrays, on every process."""
+        """The model's output for the rows of the global batch, padding included, in order.
+
+        Host arrays, the same on every process.
+        """
         ...
 
     def read(self, totals: Any, evaluation: bool) -> np.ndarray:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from unifit.contract.tree import Tree
+
+BORDER = "unifit.contract describes the border; the backend's own class or function does the work."
 
 
 class Module(Protocol):
@@ -19,19 +21,19 @@ class Module(Protocol):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls `run`."""
-        raise NotImplementedError
+        raise TypeError(BORDER)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """The front end's body of a call."""
-        raise NotImplementedError
+        raise TypeError(BORDER)
 
     def add_module(self, name: str, module: Any) -> None:
         """Makes `module` a child, readable as attribute `name`; another child of that name is replaced."""
-        raise NotImplementedError
+        raise TypeError(BORDER)
 
     def named_children(self) -> Iterable[tuple[str, Any]]:
         """(name, child) in the order of insertion; a child under two names appears once."""
-        raise NotImplementedError
+        raise TypeError(BORDER)
 
     def add_parameter(self, name: str, value: np.ndarray, trainable: bool) -> None:
         """Makes the variable behind attribute `name` from a host value; an existing one is replaced.
@@ -41,26 +43,29 @@ class Module(Protocol):
             value: Host array; its dtype becomes the variable's. Copied.
             trainable: Whether it can have a gradient; False makes a buffer.
         """
-        raise NotImplementedError
+        raise TypeError(BORDER)
 
     def parameter_names(self) -> list[str]:
         """Names of this module's own variables, trainable and not, in the order of `add_parameter`."""
-        raise NotImplementedError
+        raise TypeError(BORDER)
 
     def read_parameter(self, name: str) -> np.ndarray:
         """The variable's value as a host copy."""
-        raise NotImplementedError
+        raise TypeError(BORDER)
 
     def write_parameter(self, name: str, value: np.ndarray) -> None:
         """Replaces the variable's value from the host, in place: the same shape and dtype, wherever it lives."""
-        raise NotImplementedError
+        raise TypeError(BORDER)
 
     def assign(self, name: str, value: Any) -> None:
         """Replaces a buffer's value by a device array, in a forward pass. No gradient flows through it."""
-        raise NotImplementedError
+        raise TypeError(BORDER)
 
 
-def walk(module: Module, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
+Owner = TypeVar("Owner", bound=Module)
+
+
+def walk(module: Owner, prefix: str = "") -> Iterator[tuple[str, Owner, str]]:
     """(path, owner, name) of every variable below `module`, depth first; a shared module counts under its first path.
 
     Paths are attribute names joined by dots, `blocks.0.attention.kernel`; the same on every backend.
@@ -68,7 +73,7 @@ def walk(module: Module, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
     yield from _walk(module, prefix, set())
 
 
-def _walk(module: Module, prefix: str, seen: set[int]) -> Iterator[tuple[str, Module, str]]:
+def _walk(module: Owner, prefix: str, seen: set[int]) -> Iterator[tuple[str, Owner, str]]:
     if id(module) in seen:
         return
     seen.add(id(module))
@@ -81,19 +86,19 @@ def _walk(module: Module, prefix: str, seen: set[int]) -> Iterator[tuple[str, Mo
 def abstract_call(function: Callable[..., Tree], *arguments: Tree) -> Tree:
     """Runs `function` without computing: ArraySpec leaves in, ArraySpec leaves out. No device memory is used.
 
-    Each backend's module.py has this function (torch: meta tensors; jax: eval_shape; tensorflow: a FuncGraph). Arrays that
-    `function` makes through ops inside (for instance `ops.zeros`) are abstract too.
+    Each backend's module.py has this function (torch: meta tensors; jax: eval_shape; tensorflow: a FuncGraph). Arrays
+    that `function` makes through ops inside (for instance `ops.zeros`) are abstract too.
     """
-    raise TypeError("unifit.contract describes the border; call the backend's own function.")
+    raise TypeError(BORDER)
 
 
 RESERVED = frozenset(
-    # What torch.nn.Module, tf.Module and Layer itself define: a model attribute of such a name would break on one backend.
+    # What torch.nn.Module, tf.Module and Layer itself define: an attribute of such a name would break on one backend.
     """
     add_module apply bfloat16 buffers children compile cpu cuda double dump_patches eval extra_repr float forward half
     named_buffers named_children named_modules named_parameters modules parameters register_buffer register_module
-    register_parameter requires_grad_ share_memory state_dict load_state_dict to to_empty train training type xpu zero_grad
-    name_scope variables trainable_variables non_trainable_variables submodules with_name_scope
+    register_parameter requires_grad_ share_memory state_dict load_state_dict to to_empty train training type xpu
+    zero_grad name_scope variables trainable_variables non_trainable_variables submodules with_name_scope
     add_parameter parameter_names read_parameter write_parameter assign run call build
     """.split()
 )

@@ -1,4 +1,4 @@
-"""The objective: what the front end gives an engine to wrap, differentiate and compile. Written in ops, so it runs everywhere."""
+"""The objective: what the front end gives an engine to wrap, differentiate and compile. It is written in ops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class Scope(NamedTuple):
     """What an engine lends to one forward pass.
 
     Attributes:
-        stream: Makes the random stream keyed by (seed, step, micro-batch, device); called at most once, when something draws.
+        stream: Makes the random stream keyed by (seed, step, micro-batch, device); called at most once, when something
+            draws.
         sum_over_devices: Differentiable sum of an array over all devices; None on one device and in evaluation.
         pieces: Forward passes in a whole window over all devices: accumulation * devices.
         totals: The window's summed counts (`Objective.count`), where the objective asked for them, else None.
@@ -36,12 +37,15 @@ class Update(NamedTuple):
 
 
 class Objective(Protocol):
-    """(model, micro-batch) -> sums. Every number that is reported is a sum in one flat vector, so one reduction is enough.
+    """(model, micro-batch) -> sums.
 
-    For one update an engine calls, in this order: `count` on every live micro-batch when `counts_first` is set, sums the
-    results over micro-batches and devices and passes them on as `Scope.totals`; `train` on every live micro-batch; sums the
-    gradients of its first result and its second result over micro-batches and devices in one reduction; `update` on the
-    summed vector. Then it multiplies the gradients by `factor`, clips, and applies them where `applied` holds.
+    Every number that is reported is a sum in one flat vector, so one reduction is enough.
+
+    For one update an engine calls, in this order: `count` on every live micro-batch when `counts_first` is set, sums
+    the results over micro-batches and devices and passes them on as `Scope.totals`; `train` on every live micro-batch;
+    sums the gradients of its first result and its second result over micro-batches and devices in one reduction;
+    `update` on the summed vector. Then it multiplies the gradients by `factor`, clips, and applies them where `applied`
+    holds.
 
     Attributes:
         num_sums: Length of the vector that `train` returns.

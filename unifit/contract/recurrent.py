@@ -12,6 +12,8 @@ Equations, weight layouts and gate orders are Keras'. Rules that hold for both f
 - Everything is differentiable, needs no host read, runs under the backend's abstract evaluation, and has static shapes.
 """
 
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
 from types import FunctionType

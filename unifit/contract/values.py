@@ -21,8 +21,8 @@ class MicroBatch(NamedTuple):
     """The rows of one forward pass. Leaves have rows on axis 0.
 
     `sample_weight` is None, an array, or a tree with one entry for each loss term (see `Objective`).
-    `valid` has shape (rows,), dtype bool: False for padding rows. None says that every row is valid: an engine that runs
-    eagerly may pass None for a full batch so that layers and losses can take their kernels without a mask.
+    `valid` has shape (rows,), dtype bool: False for padding rows. None says that every row is valid: an engine that
+    runs eagerly may pass None for a full batch so that layers and losses can take their kernels without a mask.
     """
 
     x: Tree
@@ -48,8 +48,10 @@ class Window(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Which rows of a global batch a process loads: the batch is padded to a multiple of `devices`; each device takes an
-    equal run of rows, in order; process p loads the rows of devices [p * devices / processes, (p + 1) * devices / processes).
+    """Which rows of a global batch a process loads.
+
+    The batch is padded to a multiple of `devices`; each device takes an equal run of rows, in order; process p loads
+    the rows of devices [p * devices / processes, (p + 1) * devices / processes).
     """
 
     process: int

@@ -22,7 +22,7 @@ from unifit.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class Epochs:
-    """Which epochs a fit runs, and when it validates: every `validation_freq` epochs, or after the epochs listed there."""
+    """Which epochs a fit runs, and when it validates: every `validation_freq` epochs, or after those listed there."""
 
     first: int
     end: int
@@ -72,8 +72,7 @@ def train_epoch(
 ) -> tuple[dict[str, float], int]:
     """One epoch's updates; returns its figures, and how many windows had no valid target."""
     sums = None
-    accumulation = trainer.spec.gradient_accumulation_steps
-    prepared = windows(feed.epoch(epoch), feed.slicer, accumulation, trainer.step)
+    prepared = windows(feed.epoch(epoch), feed.slicer, trainer.accumulation, trainer.step)
     with ahead(prepared, partial(_placed, trainer.engine.place), threaded=feed.reads_ahead) as windows_ahead:
         for number, (batch, placed) in enumerate(windows_ahead):
             if sums is None:
@@ -87,8 +86,8 @@ def train_epoch(
                 break
     if sums is None:
         raise ArgumentError(
-            f"Epoch {epoch} has no batches left. A generator can be read once: pass steps_per_epoch so that epochs share it, "
-            "or pass something that can be iterated again."
+            f"Epoch {epoch} has no batches left. A generator can be read once: pass steps_per_epoch so that epochs "
+            "share it, or pass something that can be iterated again."
         )
     return trainer.training_figures(sums)
 
@@ -100,7 +99,7 @@ def _placed(place: Any, item: tuple[Window, int]) -> tuple[MicroBatch, Any]:
 
 def train_batch(trainer: Trainer, feed: Feed) -> dict[str, float]:
     """One update on the feed's only batch; returns its figures."""
-    window, _ = next(windows(feed.again(), feed.slicer, trainer.spec.gradient_accumulation_steps, trainer.step))
+    window, _ = next(windows(feed.again(), feed.slicer, trainer.accumulation, trainer.step))
     sums = trainer.sums(False, window.batch)
     trainer.train(sums, trainer.engine.place(window))
     return trainer.training_logs(sums)

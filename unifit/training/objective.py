@@ -1,4 +1,4 @@
-"""The law for one micro-batch, written once in ops: what enters the loss, with which weight, and which sums are kept."""
+"""The law for one micro-batch, written once in ops: what enters the loss, with which weight, and which sums stay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from unifit.training.outputs import BoundMetric, Term
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each sum lies in the flat vector: term sums, term divisors, add_loss, valid count, elements, passes, then metrics.
+    """Where each sum lies in the flat vector.
+
+    The order is: term sums, term divisors, add_loss, valid count, elements, passes, then metrics.
 
     Attributes:
         term_names: One name a loss term.
@@ -49,9 +51,9 @@ class Layout:
 class Objective:
     """unifit.contract.objective.Objective for a compiled model.
 
-    With T terms the vector is [S_1..S_T, N_1..N_T, sum of n * aux, sum of n, elements, passes, metrics' sums...]: S is a
-    term's weighted sum over valid elements, N its divisor, n the valid elements of a micro-batch, aux its add_loss terms;
-    a pass adds its share of the window to `passes`, so that elements / passes is the window's capacity.
+    With T terms the vector is [S_1..S_T, N_1..N_T, sum of n * aux, sum of n, elements, passes, metrics' sums...]: S is
+    a term's weighted sum over valid elements, N its divisor, n the valid elements of a micro-batch, aux its add_loss
+    terms; a pass adds its share of the window to `passes`, so that elements / passes is the window's capacity.
     One term of the default reduction is divided after the reduction (the factor); otherwise `count` runs first.
     """
 
@@ -234,8 +236,8 @@ def custom_term(result: Any, batch: MicroBatch, scope: Scope) -> Reduced:
         )
     if scope.pieces > 1:
         raise UnsupportedError(
-            "compute_loss returned a bare scalar. On several devices or micro-batches unifit cannot know what it was divided "
-            "by: return per-element losses, uf.losses.Total(sum, count), or uf.losses.MeanOverRows(scalar)."
+            "compute_loss returned a bare scalar. On several devices or micro-batches unifit cannot know what it was "
+            "divided by: return per-element losses, uf.losses.Total(sum, count), or uf.losses.MeanOverRows(scalar)."
         )
     return Reduced(losses * rows, rows, rows, batch_rows(batch), bare=True)
 

@@ -177,6 +177,7 @@ def check_labels(terms: list[Term], labels: Any, predictions: Any) -> None:
         y, p = term.output.of(labels, "labels"), term.output.of(predictions, "predictions")
         if y is None:
             raise ShapeError(
-                f"Loss '{losses.snake_name(term.loss)}' needs labels for output '{term.output.name}', and the data has none."
+                f"Loss '{losses.snake_name(term.loss)}' needs labels for output '{term.output.name}', and the data has "
+                "none."
             )
         term.loss.check(y.shape, p.shape)

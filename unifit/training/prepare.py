@@ -1,4 +1,4 @@
-"""From a compiled model and a first batch to an engine: builds the model, resolves losses and metrics, refuses what is wrong."""
+"""From a compiled model and a first batch to an engine: builds the model, resolves losses and metrics, checks them."""
 
 from __future__ import annotations
 
@@ -79,13 +79,14 @@ def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: Micr
     sums, totals = infer(model, forward, batch.x, batch.y, batch.sample_weight, batch.valid, training=True)
     if not any(sources):
         raise ArgumentError(
-            "The model has nothing to minimise: compile got loss=None, no layer calls add_loss, and compute_loss is not "
-            "overridden. Pass a loss, for instance compile(loss='mse')."
+            "The model has nothing to minimise: compile got loss=None, no layer calls add_loss, and compute_loss is "
+            "not overridden. Pass a loss, for instance compile(loss='mse')."
         )
     for term, total in zip(objective.terms, totals, strict=False):
         if total.dtype != "float32":
             raise ArgumentError(
-                f"Loss '{snake_name(term.loss)}' gave {total.dtype} values; losses need to be float32: ops.cast(loss, 'float32')."
+                f"Loss '{snake_name(term.loss)}' gave {total.dtype} values; losses need to be float32: "
+                "ops.cast(loss, 'float32')."
             )
     for one, of in zip(sums, bound, strict=True):
         for name, spec in one.items():

@@ -9,6 +9,7 @@ import numpy as np
 from unifit.callbacks.history import SKIPPED_UPDATES
 from unifit.contract.tree import leaves
 from unifit.contract.values import MicroBatch
+from unifit.optimizers import Optimizer
 from unifit.symbol import map_specs
 from unifit.training.logs import figures
 from unifit.training.objective import Objective
@@ -19,6 +20,8 @@ RATES_AHEAD = 1024
 
 EXACT_ELEMENTS = 2**20
 """Loss elements that are summed in float32 on the device before they are folded into float64 totals on the host."""
+
+NO_RECIPE = "a trainer without a spec only evaluates and predicts"
 
 
 class Sums:
@@ -56,6 +59,7 @@ class Trainer:
 
     def __init__(self, engine: Any, objective: Objective, spec: TrainingSpec | None):
         self.engine, self.objective, self.spec = engine, objective, spec
+        self.accumulation = 1 if spec is None else spec.gradient_accumulation_steps
         self.step = 0
         self._checked: list[Any] = []
         self._rates_version: Any = None
@@ -81,14 +85,14 @@ class Trainer:
 
     def train(self, sums: Sums, placed: Any) -> None:
         """One update."""
+        assert self.spec is not None, NO_RECIPE
         if self._rates_left == 0 or self._rates_version != self.spec.optimizer.learning_rate_version:
-            self._fill_rates()
+            self._fill_rates(self.spec.optimizer)
         self._rates_left -= 1
         sums.advanced(self.engine.train(sums.totals, placed))
         self.step += 1
 
-    def _fill_rates(self) -> None:
-        optimizer = self.spec.optimizer
+    def _fill_rates(self, optimizer: Optimizer) -> None:
         if isinstance(optimizer.learning_rate, float):
             self.engine.set_rates(0, optimizer.rates(0, 1))
             self._rates_left = -1
@@ -109,6 +113,7 @@ class Trainer:
 
     def training_figures(self, sums: Sums) -> tuple[dict[str, float], int]:
         """The epoch's figures so far, and how many of its windows had no valid target. A host read."""
+        assert self.spec is not None, NO_RECIPE
         vector = sums.read()
         own = dict(zip(self.engine.ENGINE_SUMS, vector[self.objective.num_sums :], strict=True))
         logs = figures(self.objective.layout, vector, own["updates"])
