@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn.parallel import DistributedDataParallel
 
 from unifit.contract import tree
@@ -37,6 +36,22 @@ class Placed(NamedTuple):
 
     batches: list[MicroBatch]
     step: int
+
+
+class SumOverDevices(torch.autograd.Function):
+    """The sum of a tensor over all processes. Each process' loss depends on the sum, so gradients are summed as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
 
 
 class Anchor(torch.autograd.Function):
@@ -120,7 +135,7 @@ class Engine:
         self._sum_over_devices = None
         self.set_rates(0, np.zeros(1, np.float32))
         if self._world > 1:
-            self._sum_over_devices = partial(all_reduce, group=dist.group.WORLD)
+            self._sum_over_devices = SumOverDevices.apply
             self._wrap()
 
     def _wrap(self) -> None:
