@@ -100,8 +100,8 @@ class Layer(Configurable, Module):
 
     def add_weight(
         self,
-        shape: tuple[int, ...],
-        initializer: Any = "glorot_uniform",
+        shape: tuple[int, ...] = (),
+        initializer: Any = None,
         *,
         dtype: str = "float32",
         trainable: bool = True,
@@ -112,14 +112,15 @@ class Layer(Configurable, Module):
 
         Args:
             shape: Shape of the variable.
-            initializer: Keras name, `uf.initializers` object, or a function (shape, dtype) -> array.
+            initializer: Keras name, `uf.initializers` object, or a function (shape, dtype) -> array; None is
+                "glorot_uniform" for floats and "zeros" for other dtypes.
             dtype: The variable's dtype.
             trainable: False for state that `assign` changes, such as moving statistics.
             regularizer: Name, object or scalar function of the variable, added to the loss once per update.
             name: Binds the weight under this attribute name at once.
 
         Raises:
-            ArgumentError: When an axis is unknown or negative, or the initializer is None.
+            ArgumentError: When an axis is unknown or negative.
         """
         shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
         if any(not isinstance(size, (int, np.integer)) or size < 0 for size in shape):
@@ -127,14 +128,10 @@ class Layer(Configurable, Module):
                 f"{self.name}.add_weight got shape {shape}; every axis needs a known size of at least 0. "
                 "Is the last axis of the input fixed?"
             )
-        start = initializers.get(initializer)
-        if start is None:
-            raise ArgumentError(
-                f"{self.name}.add_weight got initializer=None; it needs a name, such as 'zeros', an initializer or a "
-                "function (shape, dtype) -> array."
-            )
+        if initializer is None:
+            initializer = "glorot_uniform" if "float" in dtype else "zeros"
         regularizer = None if regularizer is None else regularizers.get(regularizer)
-        record = Weight(tuple(map(int, shape)), dtype, start, trainable, regularizer)
+        record = Weight(tuple(map(int, shape)), dtype, initializers.get(initializer), trainable, regularizer)
         if name is not None:
             setattr(self, name, record)
             return getattr(self, name)

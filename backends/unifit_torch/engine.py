@@ -39,7 +39,7 @@ class Placed(NamedTuple):
 
 
 class SumOverDevices(torch.autograd.Function):
-    """The sum of a tensor over all processes. Each process' loss depends on the sum, so gradients are summed as well."""
+    """The sum of a tensor over all processes. Every process' loss depends on it, so gradients are summed as well."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
