@@ -131,7 +131,8 @@ class Layer(Configurable, Module):
         if initializer is None:
             initializer = "glorot_uniform" if "float" in dtype else "zeros"
         regularizer = None if regularizer is None else regularizers.get(regularizer)
-        record = Weight(tuple(map(int, shape)), dtype, initializers.get(initializer), trainable, regularizer)
+        start: Any = initializers.get(initializer)
+        record = Weight(tuple(map(int, shape)), dtype, start, trainable, regularizer)
         if name is not None:
             setattr(self, name, record)
             return getattr(self, name)
