@@ -259,7 +259,7 @@ def _target(model: Any, filepath: Any, overwrite: bool) -> Path:
 
 
 def _on_main(model: Any, write_file: Callable[[], None]) -> None:
-    """Writes on the main process, while the others wait for it in a collective.
+    """Writes on the main process, while the others wait for it.
 
     The processes are those of the engine in use. Without one each process writes the same bytes, and the last rename
     stands.
@@ -272,8 +272,7 @@ def _on_main(model: Any, write_file: Callable[[], None]) -> None:
         if placement.process == 0:
             write_file()
     finally:
-        engine = model.trainer.engine
-        engine.read(engine.zeros(True), True)
+        model.trainer.engine.devices.wait()
 
 
 def _version() -> str:

@@ -185,16 +185,16 @@ def test_wrong_argument_is_named_with_what_was_expected(make, message):
         make()
 
 
-def test_native_optimizers_pass_through():
+def test_native_optimizers_are_wrapped():
     class Transformation:
         def init(self, params): ...
 
         def update(self, updates, state, params=None): ...
 
     native = Transformation()
-    assert optimizers.get(native) is native
+    assert optimizers.get(native).rule.optimizer is native
     make = lambda params: None  # noqa: E731
-    assert optimizers.get(make) is make
+    assert optimizers.get(make).rule.optimizer is make
 
 
 # Configs

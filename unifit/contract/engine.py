@@ -43,6 +43,9 @@ class Engine(Protocol):
     ENGINE_SUMS: tuple[str, str, str] = ("updates", "empty", "grad_norm")
     """Updates applied; windows without a valid element; sum of gradient norms before clipping (0 without clip_norm)."""
 
+    devices: Devices
+    """What it was made with."""
+
     def __init__(self, model: Module, plan: Plan, devices: Devices) -> None: ...
 
     def zeros(self, evaluation: bool) -> Any:
