@@ -8,7 +8,7 @@ import numpy as np
 
 import unifit as uf
 
-DEVICES, EPOCHS, CONTEXT = int(os.environ.get("DEVICES", 2)), int(os.environ.get("EPOCHS", 2)), 64
+DEVICES, EPOCHS, CONTEXT = int(os.environ.get("DEVICES", 2)), int(os.environ.get("EPOCHS", 4)), 64
 PAD = 0
 
 text = "".join((Path(os.__file__).parent / f"{name}.py").read_text() for name in ("bisect", "heapq", "textwrap"))
