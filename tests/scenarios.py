@@ -245,3 +245,39 @@ def clip_over_devices(devices):
     model.compile(uf.optimizers.SGD(1.0), lambda y, p: uf.ops.sum(p, axis=-1), clip_norm=1.0)
     history = model.fit(x, x, batch_size=2, shuffle=False, verbose=0, distribution=uf.DataParallel(devices=devices))
     return {"w": model.get_weights()[0], "grad_norm": history.history["grad_norm"][0]}
+
+
+def jax_collectives(devices, accumulation, normalised=False):
+    """Collectives in the compiled training program of the jax engine: inside loop bodies, and outside."""
+    import re
+
+    x, y, _ = _data(rows=16)
+    layers = [uf.layers.Dense(8, "tanh"), uf.layers.Dense(3)]
+    if normalised:
+        layers.insert(1, uf.layers.BatchNormalization())
+    model = uf.Sequential(layers)
+    model.compile(_optimizer("adamw"), "mse", gradient_accumulation_steps=accumulation)
+    lowered = []
+
+    class Catch(uf.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            engine = self.model.trainer.engine
+            if not lowered:
+                compiled = engine._train
+
+                def watched(*arguments):
+                    lowered.append(compiled.lower(*arguments).compile().as_text())
+                    return compiled(*arguments)
+
+                engine._train = watched
+
+    model.fit(x, y, batch_size=4, verbose=0, callbacks=[Catch()], distribution=uf.DataParallel(devices=devices))
+    bodies = set(re.findall(r"body=%?([\w.\-]+)", lowered[0]))
+    counts, computation = {"in_loops": 0, "outside": 0}, ""
+    for line in lowered[0].splitlines():
+        header = re.match(r"(?:ENTRY )?%?([\w.\-]+) .*\{$", line)
+        if header:
+            computation = header.group(1)
+        if re.search(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(", line):
+            counts["in_loops" if computation in bodies else "outside"] += 1
+    return counts

@@ -20,7 +20,7 @@ from unifit.context import context
 from unifit.distribution import DataParallel
 from unifit.layer import Layer
 from unifit.model import Model
-from unifit.registry import register_serializable
+from unifit.names import register_serializable
 from unifit.saving import clone_model, load_model, model_from_json
 from unifit.seed import set_seed
 from unifit.sequential import Sequential

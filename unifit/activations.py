@@ -7,7 +7,7 @@ from typing import Any
 
 import unifit.ops as ops
 from unifit.errors import ArgumentError, unknown_name
-from unifit.registry import register_serializable
+from unifit.names import register_serializable
 
 
 def linear(x: Any) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from unifit.config import serialize
 from unifit.errors import ArgumentError
 from unifit.graph import Graph
 from unifit.input_specs import specs_from_json, specs_to_json
-from unifit.registry import serialize
 from unifit.symbol import Symbol, symbols_in
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from unifit.config import Configurable
 from unifit.errors import ArgumentError, ShapeError
-from unifit.registry import Configurable, Registry
+from unifit.registry import Registry
 
 initializers = Registry("initializer")
 

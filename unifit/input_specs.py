@@ -67,7 +67,7 @@ def fits(built: Any, asked: Any) -> bool:
 
 
 def specs_to_json(symbols: Any) -> Any:
-    """A tree with each Symbol as {"input": [shape, dtype, name]}, for `registry.serialize`."""
+    """A tree with each Symbol as {"input": [shape, dtype, name]}, for `config.serialize`."""
     return substitute(symbols, {id(s): {"input": [list(s.shape), s.dtype, s.name]} for s in symbols_in(symbols)})
 
 

@@ -14,11 +14,13 @@ import unifit.regularizers as regularizers
 import unifit.symbol as symbol
 from unifit.abstract import infer, spec_of
 from unifit.backend import backend
+from unifit.config import Configurable
 from unifit.context import CallContext, context
 from unifit.contract import tree
 from unifit.contract.module import RESERVED
 from unifit.errors import ArgumentError, UnifitError
-from unifit.registry import Configurable, Registry, snake_case
+from unifit.names import snake_case
+from unifit.registry import Registry
 from unifit.seed import get_seed
 from unifit.weight_access import WeightAccess
 from unifit.weights import Weight, layers_of, make_weights
@@ -307,7 +309,7 @@ class Layer(WeightAccess, Configurable, Module):
         self._records[name] = record
         ambient = context()
         if ambient is not None and ambient.abstract:
-            self.__dict__[name] = backend.ops.zeros(record.shape, record.dtype)
+            self.__dict__[name] = backend.arrays.zeros(record.shape, record.dtype)
         else:
             self.__dict__[name] = record
 
@@ -409,7 +411,7 @@ def eager_stream() -> Any:
 
 
 def _on_device(argument: Any) -> Any:
-    return backend.ops.convert_to_tensor(argument) if isinstance(argument, np.ndarray) else argument
+    return backend.arrays.convert_to_tensor(argument) if isinstance(argument, np.ndarray) else argument
 
 
 def _marking_built(build: Callable[..., None]) -> Callable[..., None]:

@@ -18,8 +18,8 @@ from unifit.data.host import host_tree, row_count
 from unifit.data.validation import split_validation, validation_source
 from unifit.data.windows import Slicer, padded_batch
 from unifit.errors import UnifitError
+from unifit.names import register_serializable
 from unifit.network import Network
-from unifit.registry import register_serializable
 from unifit.training.loop import Epochs, run_evaluate, run_fit, run_predict, train_batch
 from unifit.training.prepare import make_engine, make_objective, specs_of
 from unifit.training.spec import TrainingSpec, make_spec

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import unifit.saving as saving
 import unifit.summary as summary
+from unifit.config import deserialize, serialize
 from unifit.context import CallContext, context
 from unifit.contract import tree
 from unifit.contract.module import RESERVED
@@ -15,8 +16,8 @@ from unifit.graph import Graph, unique_names
 from unifit.graph_config import graph_config, graph_from_config
 from unifit.input_specs import fits, shapes_of, symbols_of_arrays, symbols_of_shapes
 from unifit.layer import Layer
+from unifit.names import snake_case
 from unifit.operation import Operation
-from unifit.registry import deserialize, serialize, snake_case
 from unifit.sharing import reading, write
 from unifit.symbol import Symbol, infer_symbols, symbols_in
 from unifit.weights import children_of, records_of

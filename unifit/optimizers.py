@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 import unifit.schedules as schedules
+from unifit.config import Configurable, serialize
 from unifit.contract import optimizers as rules
 from unifit.errors import ArgumentError, unknown_name
-from unifit.registry import Configurable, Registry, serialize
+from unifit.registry import Registry
 from unifit.schedules import LearningRateSchedule
 
 optimizers = Registry("optimizer")

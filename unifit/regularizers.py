@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 import unifit.ops as ops
+from unifit.config import Configurable
 from unifit.errors import ArgumentError
-from unifit.registry import Configurable, Registry
+from unifit.registry import Registry
 
 regularizers = Registry("regularizer")
 

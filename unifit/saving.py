@@ -14,9 +14,9 @@ import numpy as np
 
 import unifit.archive as archive
 from unifit.backend import backend
+from unifit.config import deserialize, serialize
 from unifit.errors import ArgumentError, UnifitError
 from unifit.input_specs import specs_from_json, specs_to_json
-from unifit.registry import deserialize, serialize
 from unifit.seed import get_seed
 from unifit.sharing import reading, write
 from unifit.weights import host_weights, layers_of, records_of

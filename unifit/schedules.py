@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from unifit.config import Configurable
 from unifit.errors import ArgumentError
-from unifit.registry import Configurable, Registry
+from unifit.registry import Registry
 
 schedules = Registry("schedule")
 

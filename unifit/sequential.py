@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from unifit.config import deserialize
 from unifit.errors import ArgumentError
 from unifit.graph_config import layer_forms
 from unifit.input_specs import specs_from_json, specs_to_json
 from unifit.layer import Layer
 from unifit.model import Model
-from unifit.registry import deserialize, register_serializable
+from unifit.names import register_serializable
 from unifit.sharing import reading, write
 from unifit.symbol import Input, Symbol
 

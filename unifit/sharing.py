@@ -12,7 +12,7 @@ from typing import Any
 
 from unifit.errors import ArgumentError
 
-# One config is written or read at a time in a thread; the registry's functions run far below who began it.
+# One config is written or read at a time in a thread; unifit.config runs far below who began it.
 _writer: ContextVar[Writer | None] = ContextVar("unifit_config_writer", default=None)
 _reader: ContextVar[dict[int, Any] | None] = ContextVar("unifit_config_reader", default=None)
 
@@ -67,7 +67,7 @@ class Writer:
 
 @contextlib.contextmanager
 def writing() -> Iterator[Writer]:
-    """Inside it, objects that the registry encodes are written once. Entered again inside, it goes on with the same."""
+    """Inside it, objects that `serialize` meets are written once. Entered again inside, it goes on with the same."""
     current = _writer.get()
     if current is not None:
         yield current

@@ -8,10 +8,10 @@ import pytest
 
 import unifit as uf
 from layer_cases import CASES, OWN_CASES, Case, numpy_tree, steps_mask, with_random_weights
+from unifit.config import deserialize, serialize
 from unifit.context import CallContext
 from unifit.errors import ArgumentError, ShapeError, UnsupportedError
 from unifit.layers.attention import rotate
-from unifit.registry import deserialize, serialize
 
 TOLERANCE = 1e-5
 layers, tensor, host = uf.layers, uf.ops.convert_to_tensor, uf.ops.convert_to_numpy

@@ -7,8 +7,8 @@ import pytest
 
 import unifit as uf
 from unifit import losses, ops
+from unifit.config import deserialize, serialize
 from unifit.errors import ArgumentError, ShapeError, UnknownNameError
-from unifit.registry import deserialize, serialize
 
 FLOAT32_TOLERANCE = 2e-6
 # One rounding of a half-precision prediction is part of the reference; what is left is float32.

@@ -8,8 +8,9 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from unifit import losses, metrics, ops
+from unifit.config import deserialize, serialize
 from unifit.errors import ArgumentError, ShapeError, UnknownNameError
-from unifit.registry import deserialize, register_serializable, serialize
+from unifit.names import register_serializable
 
 FLOAT32_TOLERANCE = 2e-6
 HISTOGRAM_TOLERANCE = 2e-3  # 2000 thresholds instead of all

@@ -8,13 +8,20 @@ import types
 import numpy as np
 import pytest
 
-import unifit.contract.ops as contract
 from contract import ops_arrays, ops_elementwise, ops_nn
 from contract.ops_native import compiled, gradients
 from contract.ops_table import ACCUMULATED, map_arrays, normal
 from unifit import ops
 from unifit.backend import backend
+from unifit.contract import arrays as arrays_contract
+from unifit.contract import nn as nn_contract
+from unifit.contract import ops as ops_contract
 
+SURFACE = [  # the backend's file, its contract, the function
+    *(("ops", ops_contract, name) for name in ops_contract.OPS),
+    *(("arrays", arrays_contract, name) for name in arrays_contract.ARRAY_OPS),
+    *(("nn", nn_contract, name) for name in nn_contract.NN_OPS),
+]
 CASES = ops_elementwise.CASES + ops_arrays.CASES + ops_nn.CASES
 NARROWED = {"float64": "float32", "int64": "int32"}
 BFLOAT16_EPSILON = 2.0**-8
@@ -195,22 +202,23 @@ def test_op_keeps_bfloat16(case):
 
 
 def test_table_has_every_op():
-    assert set(contract.OPS) == {case.name for case in CASES}
-    assert len(contract.OPS) == len(set(contract.OPS))
+    names = [name for _, _, name in SURFACE]
+    assert set(names) == {case.name for case in CASES}
+    assert len(names) == len(set(names))
 
 
 def test_surface_is_the_backends_own_functions():
-    assert sorted(ops.__all__) == sorted(contract.OPS)
-    for name in contract.OPS:
-        assert getattr(ops, name) is getattr(backend.ops, name)
+    assert sorted(ops.__all__) == sorted(name for _, _, name in SURFACE)
+    for part, contract, name in SURFACE:
+        assert getattr(ops, name) is getattr(getattr(backend, part), name)
         assert getattr(contract, name).__doc__
 
 
-@pytest.mark.parametrize("name", contract.OPS)
-def test_signature_is_the_contracts(name):
+@pytest.mark.parametrize(("part", "contract", "name"), SURFACE, ids=[name for _, _, name in SURFACE])
+def test_signature_is_the_contracts(part, contract, name):
     """Ours have the contract's parameters; native functions stand only where all parameters are positional."""
     wanted = inspect.signature(getattr(contract, name)).parameters.values()
-    function = getattr(backend.ops, name)
+    function = getattr(getattr(backend, part), name)
     ours = isinstance(function, types.FunctionType) and function.__module__.startswith("unifit_")
     if not ours:
         assert all(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in wanted)

@@ -11,10 +11,10 @@ from contract.ops_native import compiled, gradients
 from layer_cases import numpy_tree, with_random_weights
 from tolerance import assert_same_weights
 from unifit.backend import backend
+from unifit.config import deserialize, serialize
 from unifit.contract import recurrent as contract
 from unifit.contract.values import ArraySpec
 from unifit.errors import ArgumentError, ShapeError, UnsupportedError
-from unifit.registry import deserialize, serialize
 
 TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-4

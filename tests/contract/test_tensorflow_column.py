@@ -9,7 +9,6 @@ import textwrap
 import numpy as np
 import pytest
 
-import optimizer_reference
 import unifit as uf
 from unifit.backend import backend
 from unifit.contract import optimizers as rules
@@ -416,23 +415,6 @@ def test_slots_exist_at_once_and_go_round(rule):
         np.testing.assert_array_equal(state(other)[name], value, err_msg=name)
     with pytest.raises(KeyError):
         other.write_slots({"iterations": np.int64(0)} if rule.slot_names else {})
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_rule_computes_the_contracts_equation(rule):
-    import tensorflow as tf
-
-    r = np.random.default_rng(4)
-    start = {"kernel": r.normal(size=(3, 2)).astype("float32"), "bias": r.normal(size=2).astype("float32")}
-    gradients = [{name: r.normal(size=w.shape).astype("float32") for name, w in start.items()} for _ in range(6)]
-    rates = [0.1, 0.1, 0.05, 0.02, 0.02, 0.01]
-    variables = [tf.Variable(value) for value in start.values()]
-    optimizer = backend.optimizers.Optimizer(rule, variables, [True, False])
-    for number, (gradient, rate) in enumerate(zip(gradients, rates, strict=True)):
-        optimizer.apply([tf.constant(g) for g in gradient.values()], tf.constant(rate), tf.constant(number, tf.int64))
-    expected = optimizer_reference.run(rule, start, gradients, rates, decayed=["kernel"])
-    for (name, value), variable in zip(expected.items(), variables, strict=True):
-        np.testing.assert_allclose(variable.numpy(), value, rtol=1e-6, atol=1e-6 * sum(rates), err_msg=name)
 
 
 def test_window_of_another_shape_is_traced_once_more():

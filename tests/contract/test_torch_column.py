@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import optimizer_reference
 import unifit as uf
 from unifit.backend import backend
 from unifit.contract import optimizers as rules
@@ -328,23 +327,3 @@ def test_slots_exist_at_once_and_go_round(rule):
         np.testing.assert_array_equal(state(other)[name], value, err_msg=name)
     with pytest.raises(KeyError):
         other.write_slots({"iterations": np.int64(0)} if rule.slot_names else {})
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_rule_computes_the_contracts_equation(rule):
-    import torch
-
-    r = np.random.default_rng(4)
-    start = {"kernel": r.normal(size=(3, 2)).astype("float32"), "bias": r.normal(size=2).astype("float32")}
-    gradients = [{name: r.normal(size=w.shape).astype("float32") for name, w in start.items()} for _ in range(6)]
-    rates = [0.1, 0.1, 0.05, 0.02, 0.02, 0.01]
-    params = [torch.nn.Parameter(torch.from_numpy(w.copy())) for w in start.values()]
-    iterations, applied = torch.zeros((), dtype=torch.int64), torch.tensor(True)
-    optimizer = backend.optimizers.make(rule, params, 1, iterations)
-    with torch.no_grad():
-        for gradient, rate in zip(gradients, rates, strict=True):
-            optimizer.update([torch.from_numpy(g.copy()) for g in gradient.values()], torch.tensor(rate), applied)
-            iterations += 1
-    expected = optimizer_reference.run(rule, start, gradients, rates, decayed=["kernel"])
-    for (name, value), param in zip(expected.items(), params, strict=True):
-        np.testing.assert_allclose(param.detach().numpy(), value, rtol=1e-5, atol=1e-5 * sum(rates), err_msg=name)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from unifit import initializers
+from unifit.config import deserialize, serialize
 from unifit.errors import ArgumentError, ShapeError, UnknownNameError
 from unifit.initializers import compute_fans
-from unifit.registry import deserialize, serialize
 
 SHAPE = (200, 300)
 STDDEV_TOLERANCE = 0.02

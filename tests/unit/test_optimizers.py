@@ -9,9 +9,10 @@ import pytest
 
 from optimizer_reference import run
 from unifit import optimizers, schedules
+from unifit.config import deserialize, serialize
 from unifit.contract import optimizers as rules
 from unifit.errors import ArgumentError, UnknownNameError
-from unifit.registry import deserialize, register_serializable, serialize
+from unifit.names import register_serializable
 
 # name, class, learning rate and rule with Keras' default values
 DEFAULTS = [

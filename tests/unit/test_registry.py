@@ -1,4 +1,4 @@
-"""Names and JSON configs: unifit.registry and unifit.errors.unknown_name."""
+"""Names and JSON configs: unifit.names, unifit.config, unifit.registry and unifit.errors.unknown_name."""
 
 import copy
 import json
@@ -6,8 +6,10 @@ import json
 import numpy as np
 import pytest
 
+from unifit.config import Configurable, deserialize, serialize
 from unifit.errors import ArgumentError, UnifitError, UnknownNameError, unknown_name
-from unifit.registry import Configurable, Registry, deserialize, register_serializable, serialize, snake_case
+from unifit.names import register_serializable, snake_case
+from unifit.registry import Registry
 
 toys = Registry("toy kind")
 

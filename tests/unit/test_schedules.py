@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from unifit import schedules
+from unifit.config import deserialize, serialize
 from unifit.errors import ArgumentError, UnknownNameError
-from unifit.registry import deserialize, register_serializable, serialize
+from unifit.names import register_serializable
 
 HALF_ROOT = math.sqrt(0.5)
 

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import unifit.ops as ops
+from unifit.config import Configurable
 from unifit.errors import ArgumentError
 from unifit.losses.reduction import REDUCTIONS, reduce_elements
 from unifit.losses.shapes import Shape, check_pair, match, require_elements, same
-from unifit.registry import Configurable, Registry, register_serializable, snake_case
+from unifit.names import register_serializable, snake_case
+from unifit.registry import Registry
 
 losses_registry = Registry("loss")
 

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 import unifit.ops as ops
+from unifit.config import Configurable
 from unifit.errors import ArgumentError, UnknownNameError, unknown_name
 from unifit.losses import Loss, align, losses_registry, snake_name
 from unifit.losses.base import in_float32
 from unifit.losses.shapes import Shape, match, require_elements
-from unifit.registry import Configurable, Registry, register_serializable, snake_case
+from unifit.names import register_serializable, snake_case
+from unifit.registry import Registry
 
 metrics_registry = Registry("metric")
 
