@@ -281,3 +281,148 @@ def jax_collectives(devices, accumulation, normalised=False):
         if re.search(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(", line):
             counts["in_loops" if computation in bodies else "outside"] += 1
     return counts
+
+
+# Cases S-DI: see tests/cases/test_s_di.py for the numbers.
+
+
+def _prediction(y_true, y_pred):
+    return y_pred
+
+
+class CountRows(uf.metrics.Metric):
+    """How many rows were scored."""
+
+    def sums(self, y_true, y_pred, weight):
+        ones = uf.ops.ones_like(y_pred[:, 0]) if weight is None else weight
+        return {"rows": uf.ops.sum(ones)}
+
+    def compute(self, sums):
+        return float(sums["rows"])
+
+
+def five_losses(devices, batch_size):
+    """S-DI-02: rows whose losses are 1, 2, 3, 4, 10."""
+    x = np.array([[1], [2], [3], [4], [10]], np.float32)
+    model = uf.Sequential([uf.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+    model.compile("sgd", _prediction, metrics=[CountRows(name="rows")])
+    distribution = uf.DataParallel(devices=devices)
+    scores = model.evaluate(x, x, batch_size=batch_size, verbose=0, return_dict=True, distribution=distribution)
+    return scores | {"predicted": model.predict(x, batch_size=batch_size, verbose=0, distribution=distribution)}
+
+
+class Order(uf.Layer):
+    """Keeps the ids of the rows of every training pass, over all devices, in a buffer: step by step."""
+
+    def build(self, input_shape):
+        self.ids = self.add_weight((3, 8), "zeros", trainable=False)
+        self.step = self.add_weight((), "zeros", trainable=False)
+
+    def call(self, x, training):
+        if training:
+            ambient = uf.context()
+            # Each id marks the step that saw it; steps count from 1 so that 0 means never.
+            seen = uf.ops.sum(uf.ops.one_hot(uf.ops.cast(x[:, 0], "int32"), 8), axis=0)
+            self.step = self.step + 1.0
+            epoch = uf.ops.floor((self.step - 1.0) / 4.0)
+            row = uf.ops.cast(uf.ops.equal(uf.ops.arange(3), uf.ops.cast(epoch, "int32")), "float32")
+            marks = ambient.sum_over_devices(seen) * self.step
+            self.ids = self.ids + uf.ops.expand_dims(row, 1) * uf.ops.expand_dims(marks, 0)
+        return x
+
+
+def shuffled_ids(devices, seed):
+    """S-DI-03: for each of three epochs, the ids in the order of the steps that saw them (two a step)."""
+    uf.set_seed(seed)
+    x = np.arange(8, dtype="float32")[:, None]
+    model = uf.Sequential([Order(), uf.layers.Dense(1)])
+    model.compile(_optimizer("sgd", 0.0), "mse")
+    model.fit(x, x, batch_size=2, epochs=3, verbose=0, distribution=uf.DataParallel(devices=devices))
+    steps = model.weights_by_path()["0.ids"]
+    assert ((steps > 0).all(axis=1)).all() and all(
+        np.unique(row, return_counts=True)[1].tolist() == [2] * 4 for row in steps
+    )
+    return {"ids": np.argsort(steps, axis=1, kind="stable")}
+
+
+def two_level_batch_norm(devices, path):
+    """S-DI-05: device 0 sees zeros, device 1 fours; the moving statistics are those of the last batch."""
+    x = np.array([[0.0]] * 4 + [[4.0]] * 4, np.float32)
+    model = uf.Sequential([uf.layers.BatchNormalization(momentum=0.0)])
+    model.compile(_optimizer("sgd", 0.0), "mse")
+    model.fit(x, x, batch_size=8, shuffle=False, verbose=0, distribution=uf.DataParallel(devices=devices))
+    weights = model.weights_by_path()
+    loss = model.evaluate(x, x, verbose=0)
+    model.save(path)
+    return {"mean": weights["0.moving_mean"][0], "variance": weights["0.moving_variance"][0], "loss": loss}
+
+
+def reloaded_loss(devices, path):
+    """S-DI-05: the saved model's loss, in one process."""
+    x = np.array([[0.0]] * 4 + [[4.0]] * 4, np.float32)
+    return {"loss": uf.load_model(path).evaluate(x, x, verbose=0)}
+
+
+def mean_squared_step(devices):
+    """S-DI-08: prediction w * 1, label 2, w = 0."""
+    x, y = np.ones((4, 1), np.float32), np.full((4, 1), 2.0, np.float32)
+    model = uf.Sequential([uf.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    model.compile(_optimizer("sgd", 0.1), "mse")
+    history = model.fit(x, y, batch_size=4, verbose=0, distribution=uf.DataParallel(devices=devices))
+    return {"loss": history.history["loss"][0], "w": model.get_weights()[0][0, 0]}
+
+
+class Branches(uf.Model):
+    """Three scalar weights: one used, one never, one frozen."""
+
+    def __init__(self):
+        super().__init__()
+        zeros = {"use_bias": False, "kernel_initializer": "zeros"}
+        self.a, self.b = uf.layers.Dense(1, **zeros), uf.layers.Dense(1, **zeros)
+        self.frozen = uf.layers.Dense(1, **zeros)
+        self.frozen.trainable = False
+
+    def call(self, x, training):
+        if uf.context().abstract:
+            self.b(x)  # built, and then not used on any step
+        return self.a(x) + self.frozen(x)
+
+
+def unused_branch(devices):
+    """S-DI-10 (a), and a frozen layer."""
+    x = np.ones((4, 1), np.float32)
+    model = Branches()
+    model.compile(_optimizer("sgd", 1.0), _prediction)
+    model.fit(x, x, batch_size=4, verbose=0, distribution=uf.DataParallel(devices=devices))
+    weights = model.weights_by_path()
+    return {name: weights[f"{name}.kernel"][0, 0] for name in ("a", "b", "frozen")}
+
+
+class KeepDropped(uf.Layer):
+    """Writes what each device's dropout let through into its own row of a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = uf.layers.Dropout(0.5)
+
+    def build(self, input_shape):
+        self.kept = self.add_weight((2, 64), "zeros", trainable=False)
+
+    def call(self, x, training):
+        y = self.dropout(x[:, 1:])
+        if training:
+            # A row's first feature is its number, and each of the two devices has one row.
+            rows = uf.ops.one_hot(uf.ops.cast(x[:, 0], "int32"), 2)
+            own = uf.ops.matmul(uf.ops.transpose(rows), uf.ops.cast(y > 0, "float32"))
+            self.kept = uf.context().sum_over_devices(own)
+        return y
+
+
+def dropout_masks(devices):
+    """S-DI-06: the dropout mask over 64 units of each of two devices at the first step."""
+    x = np.ones((2, 65), np.float32)
+    x[:, 0] = [0, 1]
+    model = uf.Sequential([KeepDropped(), uf.layers.Dense(1)])
+    model.compile(_optimizer("sgd", 0.0), "mse")
+    model.fit(x, x[:, :1], batch_size=2, shuffle=False, verbose=0, distribution=uf.DataParallel(devices=devices))
+    return {"kept": model.weights_by_path()["0.kept"]}
