@@ -196,6 +196,8 @@ class Engine:
                 return value, (sums, [values[i] for i in self._rest_indices])
 
             (_, (more, after)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+            if self.plan.accumulation == 1:
+                return (gradient, more, after), None
             # An empty micro-batch at the end of a short window adds nothing, whatever layers made of no valid row.
             is_live = number < placed.live
             gradients = [a + jnp.where(is_live, g, 0.0) for a, g in zip(gradients, gradient, strict=True)]
