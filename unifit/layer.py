@@ -127,9 +127,14 @@ class Layer(WeightAccess, Configurable, Module):
         """
         shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
         if any(not isinstance(size, (int, np.integer)) or size < 0 for size in shape):
+            hint = "Is the last axis of the input fixed?"
+            if any(isinstance(size, (tuple, list)) for size in shape):
+                hint = (
+                    "It was taken from a tuple or list of inputs, and the layer takes one: pass labels apart, as in "
+                    "fit(x, y), and join several inputs first, as layers.Concatenate() does."
+                )
             raise ArgumentError(
-                f"{self.name}.add_weight got shape {shape}; every axis needs a known size of at least 0. "
-                "Is the last axis of the input fixed?"
+                f"{self.name}.add_weight got shape {shape}; every axis needs a known size of at least 0. {hint}"
             )
         if initializer is None:
             initializer = "glorot_uniform" if "float" in dtype else "zeros"
@@ -144,7 +149,9 @@ class Layer(WeightAccess, Configurable, Module):
     def add_loss(self, value: Any) -> None:
         """Adds a scalar to the loss of the running forward pass: an activity or weight penalty, a balance term.
 
-        Over a window it counts once: each micro-batch's value is weighted by its share of the valid loss elements.
+        Over a window it counts once: each micro-batch's value is weighted by its share of the valid loss elements. On
+        several devices or micro-batches the rows of a ragged end include padding, where `uf.context().valid`, a bool
+        array (rows,), is False: leave it out of a mean over rows.
         """
         ambient = context()
         if ambient is None:

@@ -9,7 +9,7 @@ from unifit.callbacks import Callback, History
 from unifit.callbacks.callback_list import CallbackList, fit_callbacks, run_callbacks
 from unifit.callbacks.progress_bar import verbosity
 from unifit.contract import tree
-from unifit.contract.distribution import DataParallel
+from unifit.contract.distribution import DataParallel, checked_intent
 from unifit.contract.values import Placement
 from unifit.data.adapt import make_source
 from unifit.data.class_weights import labels_are_sparse
@@ -126,7 +126,8 @@ class Model(Network):
         """Trains for a number of epochs; Keras' arguments and meanings."""
         spec = self._compiled("fit")
         observing, history = fit_callbacks(callbacks, verbose)
-        devices = backend.distribution.prepare(distribution)
+        schedule = Epochs(initial_epoch, epochs, validation_freq)
+        devices = backend.distribution.prepare(checked_intent(distribution))
         self.__dict__["_distribution"] = distribution
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = split_validation(x, y, sample_weight, validation_split)
@@ -140,7 +141,6 @@ class Model(Network):
             sparse_labels=labels_are_sparse(spec.loss),
         )
         feed = Feed(source, Slicer(devices.placement, source.batch_size), steps_per_epoch, initial_epoch)
-        schedule = Epochs(initial_epoch, epochs, validation_freq)
         if steps_per_epoch is None:
             feed.require(epochs - initial_epoch, "The training data")
         validation = None
@@ -151,6 +151,8 @@ class Model(Network):
             if scored.num_batches is None:
                 validation.first()
         trainer = self._trainer_for(spec, devices, feed)
+        if validation is not None:
+            validation.slicer.pad = feed.slicer.pad
         params = {
             "epochs": epochs,
             "steps": _steps(source, steps_per_epoch, spec),
@@ -237,10 +239,13 @@ class Model(Network):
 
         Returns:
             Per-element losses (rows on axis 0; weighted by yourself; padding is masked and the sum divided for you),
-            `uf.losses.Total(sum, count)`, or `uf.losses.MeanOverRows(scalar)`.
+            `uf.losses.Total(sum, count)`, or `uf.losses.MeanOverRows(scalar)`. On several devices or micro-batches the
+            rows of a ragged end include padding: leave out of a Total the rows where `uf.context().valid`, a bool array
+            (rows,), is False. A MeanOverRows is inexact there.
         """
         raise UnifitError(
-            "Model.compute_loss stands for the compiled loss; override it to replace that loss as a whole."
+            "Model.compute_loss stands for the compiled loss; override it to replace that loss as a whole. To add a "
+            "term to the compiled loss, call self.add_loss(term) in call."
         )
 
     def compute_loss_override(self) -> Any:
@@ -280,7 +285,9 @@ class Model(Network):
         return spec
 
     def _devices(self, distribution: DataParallel | None) -> Any:
-        return backend.distribution.prepare(self._distribution if distribution is None else distribution)
+        return backend.distribution.prepare(
+            self._distribution if distribution is None else checked_intent(distribution)
+        )
 
     def _evaluation_feed(
         self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None, devices: Any

@@ -7,6 +7,7 @@ count of updates live in the engine.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -70,7 +71,7 @@ class Optimizer(Configurable):
         keras_arguments: dict[str, Any] | None = None,
     ):
         self.name = name or type(self).__name__.lower()
-        _refuse(type(self).__name__, keras_arguments or {})
+        _refuse(type(self), keras_arguments or {})
         self._rule = _checked(type(self).__name__, rule)
         self._schedule = schedules.get(learning_rate)
         self._learning_rate_version = 0
@@ -375,10 +376,11 @@ def get(identifier: Any) -> Optimizer:
     return found if isinstance(found, Optimizer) else Native(found)
 
 
-def _refuse(owner: str, arguments: dict[str, Any]) -> None:
+def _refuse(kind: type[Optimizer], arguments: dict[str, Any]) -> None:
+    owner = kind.__name__
     for argument, value in arguments.items():
         if argument not in _ELSEWHERE:
-            known = ["learning_rate", "weight_decay", "exclude_from_weight_decay", "name", "momentum", "epsilon"]
+            known = set(inspect.signature(kind).parameters) - {"keras_arguments"}
             raise unknown_name(f"argument of {owner}", argument, known)
         if value is not None and value is not False and value != _ASKS_FOR_NOTHING.get(argument):
             raise ArgumentError(f"{owner} got {argument}={value!r}, which is no argument here: {_ELSEWHERE[argument]}.")

@@ -61,7 +61,7 @@ class Engine:
         self._counts_first = plan.objective.counts_first
         self.traces = 0
         self._train, self._evaluate = Compiled(self._update), Compiled(self._evaluation)
-        self._predict = tf.function(self._prediction, autograph=False)
+        self._predict = Compiled(self._prediction)
 
     # The border
 
@@ -83,8 +83,9 @@ class Engine:
 
     def predict(self, batch: MicroBatch) -> Any:
         with self.devices.host():
-            batch = tree.map(tf.constant, batch)
-        return tree.map(lambda leaf: leaf.numpy(), self._predict(batch))
+            leaves = flattened(batch)
+        # The trace is asked for by name: a tf.function warns of retracing where data of many sizes is predicted.
+        return tree.map(lambda leaf: leaf.numpy(), self._predict.trace(leaves)(*leaves.tensors))
 
     def read(self, totals: Any, evaluation: bool) -> np.ndarray:
         return totals.numpy().astype(np.float64)

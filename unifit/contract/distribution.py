@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from unifit.errors import ArgumentError
 
@@ -31,3 +32,14 @@ class DataParallel:
             raise ArgumentError(
                 f"DataParallel got devices={self.devices!r}; it needs a whole number of at least 1, or None."
             )
+
+
+def checked_intent(distribution: Any) -> DataParallel | None:
+    """The intent that a user passed as `distribution`.
+
+    Raises:
+        ArgumentError: When it is none.
+    """
+    if distribution is None or isinstance(distribution, DataParallel):
+        return distribution
+    raise ArgumentError(f"distribution is {distribution!r}; it needs an intent such as uf.DataParallel(devices=2).")

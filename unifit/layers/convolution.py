@@ -111,11 +111,13 @@ class _Conv(Convolution):
         self.record_bias(self.filters)
 
     def call(self, x: Any) -> Any:
-        padding = self.padding
+        padding, kernel = self.padding, self.kernel
+        if x.dtype != kernel.dtype:
+            x = ops.cast(x, "float32")
         if padding == "causal":
             x = ops.pad(x, ((0, 0), (self.dilation_rate[0] * (self.kernel_size[0] - 1), 0), (0, 0)))
             padding = "valid"
-        return self.finish(ops.conv(x, self.kernel, self.strides, padding, self.dilation_rate))
+        return self.finish(ops.conv(x, kernel, self.strides, padding, self.dilation_rate))
 
 
 @layers_registry.register("convolution1d")
@@ -137,7 +139,7 @@ class Conv1D(_Conv):
         kernel_regularizer, bias_regularizer: Penalties added to the loss, or None.
 
     Call:
-        x: Float array, shape (batch, steps, channels).
+        x: Array of floats or integers, shape (batch, steps, channels).
         Returns: Array, shape (batch, windows, filters).
 
     Raises:
@@ -170,7 +172,7 @@ class Conv2D(_Conv):
         kernel_regularizer, bias_regularizer: Penalties added to the loss, or None.
 
     Call:
-        x: Float array, shape (batch, height, width, channels).
+        x: Array of floats or integers, shape (batch, height, width, channels).
         Returns: Array, shape (batch, new height, new width, filters).
 
     Raises:
@@ -202,7 +204,7 @@ class DepthwiseConv2D(Convolution):
         depthwise_regularizer, bias_regularizer: Penalties added to the loss, or None.
 
     Call:
-        x: Float array, shape (batch, height, width, channels).
+        x: Array of floats or integers, shape (batch, height, width, channels).
         Returns: Array, shape (batch, new height, new width, channels * depth_multiplier).
 
     Raises:
@@ -253,4 +255,7 @@ class DepthwiseConv2D(Convolution):
         self.record_bias(channels * self.depth_multiplier)
 
     def call(self, x: Any) -> Any:
-        return self.finish(ops.depthwise_conv(x, self.kernel, self.strides, self.padding, self.dilation_rate))
+        kernel = self.kernel
+        if x.dtype != kernel.dtype:
+            x = ops.cast(x, "float32")
+        return self.finish(ops.depthwise_conv(x, kernel, self.strides, self.padding, self.dilation_rate))

@@ -26,7 +26,7 @@ class Dense(Layer):
         kernel_regularizer, bias_regularizer: Penalties added to the loss, or None.
 
     Call:
-        x: Float array, shape (batch, ..., in).
+        x: Array of floats or integers, shape (batch, ..., in).
         Returns: Array, shape (batch, ..., units).
 
     Raises:
@@ -70,7 +70,10 @@ class Dense(Layer):
             self.bias = self.add_weight((self.units,), self.bias_initializer, regularizer=self.bias_regularizer)
 
     def call(self, x: Any) -> Any:
-        y = ops.matmul(x, self.kernel)
+        kernel = self.kernel
+        if x.dtype != kernel.dtype:
+            x = ops.cast(x, "float32")
+        y = ops.matmul(x, kernel)
         return self.activation(y if self.bias is None else ops.add(y, self.bias))
 
 
@@ -89,7 +92,7 @@ class EinsumDense(Layer):
         kernel_regularizer, bias_regularizer: Penalties added to the loss, or None.
 
     Call:
-        x: Float array, shape as the equation says.
+        x: Array of floats or integers, shape as the equation says.
         Returns: Array, shape as the equation says.
 
     Raises:
@@ -129,7 +132,10 @@ class EinsumDense(Layer):
             self.bias = self.add_weight(bias_shape, self.bias_initializer, regularizer=self.bias_regularizer)
 
     def call(self, x: Any) -> Any:
-        y = ops.einsum(self.equation, x, self.kernel)
+        kernel = self.kernel
+        if x.dtype != kernel.dtype:
+            x = ops.cast(x, "float32")
+        y = ops.einsum(self.equation, x, kernel)
         return self.activation(y if self.bias is None else ops.add(y, self.bias))
 
     def _weight_shapes(self, input_shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:

@@ -93,6 +93,8 @@ class _Recurrent(Layer):
         arguments.check_rank(self, x.shape, 3)
         if x.shape[1] < 1:
             raise ShapeError(f"{type(self).__name__} '{self.name}' got an input of shape {tuple(x.shape)}: no steps.")
+        if x.dtype != self.kernel.dtype:
+            x = ops.cast(x, "float32")
         states = self._states(x, initial_state)
         if mask is not None:
             mask = self._checked_mask(x, mask)
@@ -169,7 +171,7 @@ class LSTM(_Recurrent):
         unroll: Accepted for Keras' sake; each backend has one way to go.
 
     Call:
-        x: Float array, shape (batch, steps, features), at least one step.
+        x: Array of floats or integers, shape (batch, steps, features), at least one step.
         initial_state: [h, c], each (batch, units); None is zeros.
         mask: Filled in: bool, shape (batch, steps). A masked step keeps the states and repeats the output, which is 0
             before the first unmasked step.
@@ -267,7 +269,7 @@ class GRU(_Recurrent):
         reset_after: True: the reset gate comes after the product with the recurrent kernel.
 
     Call:
-        x: Float array, shape (batch, steps, features), at least one step.
+        x: Array of floats or integers, shape (batch, steps, features), at least one step.
         initial_state: h, or [h], (batch, units); None is zeros.
         mask: Filled in: bool, shape (batch, steps). A masked step keeps the state and repeats the output, which is 0
             before the first unmasked step.

@@ -53,7 +53,10 @@ class _ConvTranspose(Convolution):
 
     def call(self, x: Any) -> Any:
         window = (self.strides, self.padding, self.output_padding, self.dilation_rate)
-        return self.finish(ops.conv_transpose(x, self.kernel, *window))
+        kernel = self.kernel
+        if x.dtype != kernel.dtype:
+            x = ops.cast(x, "float32")
+        return self.finish(ops.conv_transpose(x, kernel, *window))
 
 
 @layers_registry.register("convolution1d_transpose")
@@ -75,7 +78,7 @@ class Conv1DTranspose(_ConvTranspose):
         kernel_regularizer, bias_regularizer: Penalties added to the loss, or None.
 
     Call:
-        x: Float array, shape (batch, steps, channels).
+        x: Array of floats or integers, shape (batch, steps, channels).
         Returns: Array, shape (batch, new steps, filters).
 
     Raises:
@@ -108,7 +111,7 @@ class Conv2DTranspose(_ConvTranspose):
         kernel_regularizer, bias_regularizer: Penalties added to the loss, or None.
 
     Call:
-        x: Float array, shape (batch, height, width, channels).
+        x: Array of floats or integers, shape (batch, height, width, channels).
         Returns: Array, shape (batch, new height, new width, filters).
 
     Raises:

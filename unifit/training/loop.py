@@ -28,9 +28,18 @@ class Epochs:
     end: int
     validation_freq: Any = 1
 
+    def __post_init__(self) -> None:
+        freq = self.validation_freq
+        limits = [("initial_epoch", self.first, 0), ("epochs", self.end, 0)]
+        if not isinstance(freq, (list, tuple, set, frozenset, range, np.ndarray)):
+            limits.append(("validation_freq", freq, 1))
+        for name, value, least in limits:
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+                raise ArgumentError(f"{name} is {value!r}; it needs a whole number of at least {least}.")
+
     def validates(self, epoch: int) -> bool:
         """Whether epoch number `epoch` (from 0) ends with a validation."""
-        if isinstance(self.validation_freq, int):
+        if isinstance(self.validation_freq, (int, np.integer)):
             return (epoch + 1) % self.validation_freq == 0
         return (epoch + 1) in self.validation_freq
 

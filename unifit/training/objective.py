@@ -12,7 +12,7 @@ from unifit.context import CallContext, context
 from unifit.contract.objective import Scope, Update
 from unifit.contract.tree import leaves
 from unifit.contract.values import MicroBatch
-from unifit.errors import UnsupportedError
+from unifit.errors import ShapeError, UnsupportedError
 from unifit.losses import MeanOverRows, Total, align, reduce_elements, validity_and_weight
 from unifit.training.outputs import BoundMetric, Term
 
@@ -219,34 +219,50 @@ def call_context(batch: MicroBatch, scope: Scope, training: bool) -> CallContext
 def custom_term(result: Any, batch: MicroBatch, scope: Scope) -> Reduced:
     """What an overridden `compute_loss` returned, as a term.
 
+    What it reduced itself is `bare` where one pass sees a whole window: padding rows would be in it.
+
     Raises:
+        ShapeError: For what is no loss, or an array of another number of rows.
         UnsupportedError: For a bare scalar on several devices or micro-batches.
     """
+    bare = scope.pieces == 1
     if isinstance(result, Total):
         total, count = (ops.cast(value, "float32") for value in result)
-        return Reduced(total, count, count, batch_rows(batch))
+        return Reduced(total, count, count, batch_rows(batch), bare)
     rows = count_rows(batch)
     if isinstance(result, MeanOverRows):
-        return Reduced(ops.cast(result.value, "float32") * rows, rows, rows, batch_rows(batch))
+        return Reduced(ops.cast(result.value, "float32") * rows, rows, rows, batch_rows(batch), bare)
+    shape = getattr(result, "shape", None)
+    if shape is None or (len(shape) and shape[0] != batch_rows(batch)):
+        returned = f"a {type(result).__name__}" if shape is None else f"an array of shape {tuple(shape)}"
+        raise ShapeError(
+            f"compute_loss returned {returned} for a batch of {batch_rows(batch)} rows; it needs to return per-element "
+            "losses with rows on axis 0, uf.losses.Total(sum, count), or uf.losses.MeanOverRows(scalar)."
+        )
     losses = ops.cast(result, "float32")
-    if len(losses.shape):
+    if len(shape):
         weight = batch.sample_weight if is_mask(batch.sample_weight) else None
         return Reduced(
             *reduce_elements(losses, [batch.valid], weight, "sum_over_batch_size"), elements=ops.size(losses)
         )
-    if scope.pieces > 1:
+    if not bare:
         raise UnsupportedError(
             "compute_loss returned a bare scalar. On several devices or micro-batches unifit cannot know what it was "
             "divided by: return per-element losses, uf.losses.Total(sum, count), or uf.losses.MeanOverRows(scalar)."
         )
-    return Reduced(losses * rows, rows, rows, batch_rows(batch), bare=True)
+    return Reduced(losses * rows, rows, rows, batch_rows(batch), bare)
 
 
 def without_invalid(labels: Any, *masks: Any) -> Any:
-    """Class numbers with 0 in place of what bool masks leave out: it may be no class at all, and is gathered by."""
+    """Labels with 0 in place of what bool masks leave out and what no loss can take: a class number there may be no
+    class at all, and is gathered by; of NaN the gradient would be NaN, masked or not.
+    """
     for mask in masks:
-        if mask is not None and ops.dtype(mask) == "bool" and ops.dtype(labels) == "int32":
-            labels = ops.where(align(mask, labels), labels, 0)
+        if mask is not None and ops.dtype(mask) == "bool":
+            kept = align(mask, labels)
+            if "float" in ops.dtype(labels):
+                kept = ops.logical_or(kept, ops.isfinite(labels))
+            labels = ops.where(kept, labels, ops.zeros_like(labels))
     return labels
 
 

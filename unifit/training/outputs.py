@@ -35,13 +35,9 @@ class Output:
                 return tree[self.index]
         elif self.lone:
             return tree
-        found = (
-            sorted(tree)
-            if isinstance(tree, dict)
-            else f"{len(tree)} items"
-            if hasattr(tree, "__len__")
-            else "one array"
-        )
+        found: Any = f"one array of shape {tuple(tree.shape)}" if hasattr(tree, "shape") else f"{len(tree)} items"
+        if isinstance(tree, dict):
+            found = sorted(tree)
         raise ArgumentError(
             f"The {what} have nothing for output '{self.name}' (found {found}); give a dict with that key."
         )

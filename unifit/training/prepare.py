@@ -10,9 +10,11 @@ from unifit.backend import backend
 from unifit.contract import tree
 from unifit.contract.objective import Scope
 from unifit.contract.values import MicroBatch, Plan
-from unifit.errors import ArgumentError
+from unifit.errors import ArgumentError, ShapeError, UnifitError
+from unifit.input_specs import fits, symbols_of_shapes
 from unifit.losses import snake_name
 from unifit.seed import get_seed
+from unifit.symbol import map_specs
 from unifit.training.objective import Layout, Objective
 from unifit.training.outputs import check_labels, outputs_of, resolve_metrics, resolve_terms, with_unique_names
 from unifit.training.spec import TrainingSpec
@@ -25,8 +27,20 @@ def specs_of(batch: MicroBatch) -> MicroBatch:
 
 
 def build_model(model: Any, x: Any) -> Any:
-    """Builds the model abstractly on the specs of its inputs; returns the specs of its predictions."""
-    return infer(model, lambda given: model(given), x)
+    """Builds the model abstractly on the specs of its inputs; returns the specs of its predictions.
+
+    Raises:
+        ShapeError: When that fails, and the inputs are not of the shape that the model is built for.
+    """
+    try:
+        return infer(model, lambda given: model(given), x)
+    except Exception as error:
+        if isinstance(error, UnifitError) or not model.built or fits(model.arguments(), symbols_of_shapes(x)):
+            raise
+        raise ShapeError(
+            f"{model.name} is built for inputs of shape {model.input_shape}; inputs of shape "
+            f"{map_specs(lambda spec: spec.shape, x)} do not fit. {type(error).__name__}: {error}"
+        ) from error
 
 
 def make_objective(model: Any, spec: TrainingSpec | None, batch: MicroBatch, pieces: int = 1) -> Objective:
@@ -73,6 +87,7 @@ def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: Micr
         scope = Scope(stream=lambda: backend.random.stream(0), pieces=pieces)
         done = trial.forward(model, MicroBatch(x, y, weight, valid), scope, training=True)
         bare.extend(term.bare for term in done.terms)
+        bare.append(pieces == 1 and len(done.added) > len(regularized))  # add_loss saw all rows, padding included
         sources.append(len(done.terms) + len(done.added))
         return done.metric_sums, [term.total for term in done.terms]
 
