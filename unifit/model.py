@@ -301,8 +301,8 @@ class Model(Network):
         Data of another structure than what was seen before is checked against model, losses and metrics first.
         """
         kept = self._trainer
-        batch = padded_batch(feed.first(), feed.slicer)
-        batch = specs_of(batch if spec is not None else batch._replace(y=None, sample_weight=None))
+        first = padded_batch(feed.first(), feed.slicer)
+        batch = specs_of(first if spec is not None else first._replace(y=None, sample_weight=None))
         fitting = None
         if kept is not None and (spec is None or kept.spec is spec):
             fitting = kept if self._trainer_key == (devices.placement, trainable_paths(self)) else None
@@ -310,7 +310,7 @@ class Model(Network):
             feed.slicer.pad = not fitting.objective.whole_rows
             return fitting
         pieces = 1 if spec is None else spec.gradient_accumulation_steps * devices.placement.devices
-        objective = make_objective(self, spec, batch, pieces)
+        objective = make_objective(self, spec, batch, pieces, first.y)
         feed.slicer.pad = not objective.whole_rows
         if fitting is not None:
             fitting.learn(batch)

@@ -41,6 +41,22 @@ def test_wrong_label_shape():
     )
 
 
+def test_labels_that_are_no_class():
+    message = refused(ArgumentError, compiled(), X, CLASSES + 10)
+    assert "from 10 to 10" in message and "from 0 to 9" in message and "ignore_class" in message
+
+
+def test_labels_that_are_no_class_may_be_left_out():
+    labels = CLASSES.copy()
+    labels[::2] = -100
+    for loss, options in (
+        (uf.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-100), {}),
+        (uf.losses.SparseCategoricalCrossentropy(from_logits=True), {"sample_weight": labels >= 0}),
+    ):
+        history = compiled(loss).fit(X, labels, verbose=0, **options).history
+        assert np.isfinite(history["loss"]).all()
+
+
 def test_labels_of_another_width():
     message = refused(ShapeError, compiled("mse", units=3), X, np.zeros((32, 4), np.float32))
     assert "(32, 4)" in message and "(32, 3)" in message

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import unifit.ops as ops
 from unifit.config import Configurable
 from unifit.errors import ArgumentError
@@ -61,6 +63,13 @@ class Loss(Configurable):
 
         Raises:
             ShapeError: With both shapes and what was expected.
+        """
+
+    def check_values(self, y_true: np.ndarray, y_pred: Shape) -> None:
+        """Refuses labels that no element can have; called with the first batch's labels before training starts.
+
+        Raises:
+            ArgumentError: With the labels found and what was expected.
         """
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:

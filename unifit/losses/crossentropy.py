@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 import unifit.ops as ops
 from unifit.errors import ArgumentError
 from unifit.losses.base import Loss, PairedLoss, losses_registry, snake_name
@@ -197,6 +199,15 @@ class SparseCategoricalCrossentropy(Loss):
     def check(self, y_true: Shape, y_pred: Shape) -> None:
         what = f"Loss '{snake_name(self)}'"
         check_indices(what, y_true, classes_last(y_pred, self.axis), other="categorical_crossentropy")
+
+    def check_values(self, y_true: np.ndarray, y_pred: Shape) -> None:
+        labels = y_true if self.ignore_class is None else y_true[y_true != self.ignore_class]
+        classes = y_pred[self.axis]
+        if labels.size and (labels.min() < 0 or labels.max() >= classes):
+            raise ArgumentError(
+                f"Loss '{snake_name(self)}' got labels from {labels.min()} to {labels.max()} for predictions of {classes} "
+                f"classes; it needs class numbers from 0 to {classes - 1}. Leave labels out by ignore_class or a mask."
+            )
 
 
 @losses_registry.register("kld", "kullback_leibler_divergence")

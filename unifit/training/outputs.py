@@ -177,3 +177,18 @@ def check_labels(terms: list[Term], labels: Any, predictions: Any) -> None:
                 "none."
             )
         term.loss.check(y.shape, p.shape)
+
+
+def check_label_values(terms: list[Term], labels: Any, predictions: Any) -> None:
+    """Refuses values that no label can have, before training.
+
+    Args:
+        terms: The loss terms.
+        labels: Host arrays of a batch.
+        predictions: Specs.
+
+    Raises:
+        ArgumentError: From the loss' own check.
+    """
+    for term in terms:
+        term.loss.check_values(term.output.of(labels, "labels"), term.output.of(predictions, "predictions").shape)

@@ -9,21 +9,35 @@ from unifit.abstract import infer, spec_of
 from unifit.backend import backend
 from unifit.contract import tree
 from unifit.contract.objective import Scope
-from unifit.contract.values import MicroBatch, Plan
+from unifit.contract.values import ArraySpec, MicroBatch, Plan
 from unifit.errors import ArgumentError, ShapeError, UnifitError
 from unifit.input_specs import fits, symbols_of_shapes
 from unifit.losses import snake_name
 from unifit.seed import get_seed
 from unifit.symbol import map_specs
 from unifit.training.objective import Layout, Objective
-from unifit.training.outputs import check_labels, outputs_of, resolve_metrics, resolve_terms, with_unique_names
+from unifit.training.outputs import (
+    check_label_values,
+    check_labels,
+    outputs_of,
+    resolve_metrics,
+    resolve_terms,
+    with_unique_names,
+)
 from unifit.training.spec import TrainingSpec
-from unifit.weights import make_weights, records_of, trainable_paths
+from unifit.weights import layers_of, make_weights, records_of, trainable_paths
 
 
 def specs_of(batch: MicroBatch) -> MicroBatch:
     """Shapes and dtypes of a batch's arrays as they are placed."""
     return tree.map(spec_of, batch)
+
+
+def specs_in(specs: Any) -> list[ArraySpec]:
+    """The ArraySpecs of a tree."""
+    found: list[ArraySpec] = []
+    map_specs(found.append, specs)
+    return found
 
 
 def build_model(model: Any, x: Any) -> Any:
@@ -43,7 +57,9 @@ def build_model(model: Any, x: Any) -> Any:
         ) from error
 
 
-def make_objective(model: Any, spec: TrainingSpec | None, batch: MicroBatch, pieces: int = 1) -> Objective:
+def make_objective(
+    model: Any, spec: TrainingSpec | None, batch: MicroBatch, pieces: int = 1, labels: Any = None
+) -> Objective:
     """The objective for batches like `batch` (specs).
 
     Args:
@@ -51,6 +67,7 @@ def make_objective(model: Any, spec: TrainingSpec | None, batch: MicroBatch, pie
         spec: What compile was given; None for prediction alone: no loss and no metrics are resolved.
         batch: Specs of a batch, validity included.
         pieces: Forward passes in a window over all devices.
+        labels: The first batch's labels on the host, which are checked by value; None for no such check.
 
     Raises:
         ShapeError, ArgumentError: When labels, weights or predictions do not fit the losses and metrics.
@@ -63,6 +80,14 @@ def make_objective(model: Any, spec: TrainingSpec | None, batch: MicroBatch, pie
     terms = resolve_terms(spec.loss, spec.loss_weights, outputs, batch.y, predictions)
     if overridden is None:
         check_labels(terms, batch.y, predictions)
+        # Where a layer or a bool sample_weight masks, labels may be anything.
+        masks = any(leaf.dtype == "bool" for leaf in specs_in(batch.sample_weight))
+        if (
+            labels is not None
+            and not masks
+            and not any(getattr(layer, "makes_mask", False) for _, layer in layers_of(model))
+        ):
+            check_label_values(terms, labels, predictions)
         layout = Layout(
             tuple(term.output.name for term in terms),
             tuple(term.weight for term in terms),
