@@ -205,8 +205,9 @@ class SparseCategoricalCrossentropy(Loss):
         classes = y_pred[self.axis]
         if labels.size and (labels.min() < 0 or labels.max() >= classes):
             raise ArgumentError(
-                f"Loss '{snake_name(self)}' got labels from {labels.min()} to {labels.max()} for predictions of {classes} "
-                f"classes; it needs class numbers from 0 to {classes - 1}. Leave labels out by ignore_class or a mask."
+                f"Loss '{snake_name(self)}' got labels from {labels.min()} to {labels.max()} for predictions of "
+                f"{classes} classes; it needs class numbers from 0 to {classes - 1}. Leave labels out by ignore_class "
+                "or a mask."
             )
 
 
