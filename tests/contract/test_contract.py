@@ -9,9 +9,9 @@ import unifit as uf
 from unifit.backend import backend
 from unifit.contract import engine as engine_contract
 from unifit.contract import module as module_contract
+from unifit.contract import optimizers as rules
 from unifit.contract.distribution import DataParallel
 from unifit.contract.module import walk
-from unifit.contract.optimizers import AdamW
 from unifit.contract.values import ArraySpec, MicroBatch, Placement, Plan, Window
 from unifit.training.objective import Layout, Objective
 from unifit.training.outputs import Output, Term
@@ -146,7 +146,7 @@ def make_engine(devices, accumulation=1, **plan):
     )
     plan = {
         "trainable": frozenset({"weight"}),
-        "optimizer": AdamW(weight_decay=0.1),
+        "optimizer": rules.AdamW(weight_decay=0.1),
         "decays": frozenset({"weight"}),
     } | plan
     with devices.scope():
@@ -216,21 +216,40 @@ def test_engine_evaluates_and_predicts(devices):
     np.testing.assert_allclose(got, batch.x * weight + 5.0, rtol=1e-6)
 
 
-def test_engine_slots_round_trip(devices):
-    engine, _, _ = make_engine(devices)
-    assert set(engine.read_slots()) == {"m.weight", "v.weight", "iterations"}
+RULES = [
+    rules.SGD(),
+    rules.SGD(momentum=0.9, nesterov=True),
+    rules.AdamW(weight_decay=0.1),
+    rules.RMSprop(momentum=0.5, centered=True),
+    rules.Adagrad(),
+    rules.Lion(),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_engine_slots_exist_at_once_and_go_round(devices, rule):
+    engine, _, _ = make_engine(devices, optimizer=rule)
+    fresh = engine.read_slots()
+    assert set(fresh) == {f"{slot}.weight" for slot in rule.slot_names} | {"iterations"}
+    initial = np.float32(getattr(rule, "initial_accumulator_value", 0.0))
+    assert all(np.all(value == initial) for name, value in fresh.items() if name != "iterations")
     totals = engine.zeros(False)
     for step in range(2):
         totals = engine.train(totals, engine.place(window(step=step)))
     slots = engine.read_slots()
-    assert int(slots["iterations"]) == 2 and np.abs(slots["m.weight"]).max() > 0
-    other, module, _ = make_engine(devices)
+    assert int(slots["iterations"]) == 2
+    assert all(np.any(slots[name] != fresh[name]) for name in fresh)
+    other, module, _ = make_engine(devices, optimizer=rule)
     module.write_parameter("weight", engine.model.read_parameter("weight"))
     other.write_slots(slots)
     assert other.iterations() == 2
     for one in (engine, other):
         one.train(one.zeros(False), one.place(window(step=2)))
     np.testing.assert_array_equal(module.read_parameter("weight"), engine.model.read_parameter("weight"))
+    for name, value in engine.read_slots().items():
+        np.testing.assert_array_equal(other.read_slots()[name], value, err_msg=name)
+    with pytest.raises(KeyError):
+        other.write_slots({"iterations": np.int64(0)} if rule.slot_names else {})
 
 
 @pytest.mark.parametrize("accumulation", [2, 3])

@@ -396,27 +396,6 @@ def test_empty_micro_batches_touch_no_buffer():
         np.testing.assert_allclose(state(short)[name], state(full)[name], rtol=FLOAT32_TOLERANCE)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_slots_exist_at_once_and_go_round(rule):
-    engine = make_engine(rule)
-    fresh = engine.read_slots()
-    assert set(fresh) == {f"{slot}.{path}" for slot in rule.slot_names for path in ("kernel", "bias")} | {"iterations"}
-    initial = getattr(rule, "initial_accumulator_value", 0.0)
-    assert all(np.all(value == np.float32(initial)) for name, value in fresh.items() if name != "iterations")
-    for seed in range(2):
-        engine.train(engine.zeros(False), engine.place(window(seed)))
-    other = make_engine(rule)
-    other.write_slots(engine.read_slots())
-    for name in engine.model.parameter_names():
-        other.model.write_parameter(name, engine.model.read_parameter(name))
-    for one in (engine, other):
-        one.train(one.zeros(False), one.place(window(9)))
-    for name, value in state(engine).items():
-        np.testing.assert_array_equal(state(other)[name], value, err_msg=name)
-    with pytest.raises(KeyError):
-        other.write_slots({"iterations": np.int64(0)} if rule.slot_names else {})
-
-
 def test_window_of_another_shape_is_traced_once_more():
     engine = make_engine(rules.SGD())
     for rows in (ROWS, 2, ROWS, 2):

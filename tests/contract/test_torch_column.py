@@ -306,24 +306,3 @@ def test_skipped_update_changes_nothing(rule, fill):
     engine.train(totals, engine.place(window(2)))
     assert engine.iterations() == 2
     assert all(np.any(state(engine)[name] != before[name]) for name in ("kernel", "bias", "state"))
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_slots_exist_at_once_and_go_round(rule):
-    engine = make_engine(rule)
-    fresh = engine.read_slots()
-    assert set(fresh) == {f"{slot}.{path}" for slot in rule.slot_names for path in ("kernel", "bias")} | {"iterations"}
-    initial = getattr(rule, "initial_accumulator_value", 0.0)
-    assert all(np.all(value == np.float32(initial)) for name, value in fresh.items() if name != "iterations")
-    for seed in range(2):
-        engine.train(engine.zeros(False), engine.place(window(seed)))
-    other = make_engine(rule)
-    other.write_slots(engine.read_slots())
-    for name in engine.model.parameter_names():
-        other.model.write_parameter(name, engine.model.read_parameter(name))
-    for one in (engine, other):
-        one.train(one.zeros(False), one.place(window(9)))
-    for name, value in state(engine).items():
-        np.testing.assert_array_equal(state(other)[name], value, err_msg=name)
-    with pytest.raises(KeyError):
-        other.write_slots({"iterations": np.int64(0)} if rule.slot_names else {})
