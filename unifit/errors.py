@@ -28,6 +28,18 @@ class BackendNotInstalledError(UnifitError, ImportError):
     """The framework that the chosen backend needs is not installed."""
 
 
+class StartError(UnifitError, RuntimeError):
+    """A job's processes did not find each other in time, or an address that they were given cannot be used."""
+
+
+class PeerError(UnifitError, RuntimeError):
+    """Another process of the job failed, or does other things than this one; the message says which and what."""
+
+
+class OutOfMemoryError(UnifitError, MemoryError):
+    """A device's memory ran out; the message names the next smaller `microbatch_size` to try."""
+
+
 _MAX_SUGGESTIONS = 3
 _MAX_LISTED = 40
 

@@ -15,9 +15,9 @@ class DataParallel:
     `batch_size` stays the number of rows over all devices: adding devices changes the speed, never the numbers.
 
     Args:
-        devices: Number of devices of this machine. None takes every accelerator of the job, or one device (or the value
-            of UNIFIT_CPU_DEVICES) on a machine without accelerators. On a machine with CPUs only, N devices are N
-            processes (torch) or N virtual devices (jax, tensorflow).
+        devices: Number of devices over the whole job. None takes every device of the job; where there is no job, every
+            accelerator of the machine, or one device (or the value of UNIFIT_CPU_DEVICES) on a machine without. On a
+            machine with CPUs only, N devices are N processes (torch) or N virtual devices (jax, tensorflow).
 
     Raises:
         ArgumentError: When `devices` is not a whole number of at least 1.

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from unifit.contract.job import Store
 from unifit.contract.module import Module
 from unifit.contract.tree import Tree
 from unifit.contract.values import MicroBatch, Placement, Plan, Window
@@ -15,20 +16,20 @@ from unifit.contract.values import MicroBatch, Placement, Plan, Window
 class Devices(Protocol):
     """A backend's answer to an intent (`unifit.distribution`).
 
-    `distribution.prepare(intent)` makes it, before any data is read.
+    `distribution.prepare(intent, job)` makes it, before any data is read. On its first call in a job of several
+    processes the process joins the others: it waits for them for a bounded time (`START_TIMEOUT_S` of
+    `unifit.contract.job`), and then raises a StartError that says who is missing, as far as the framework knows.
 
     Attributes:
-        placement: Which rows this process loads.
+        placement: Which rows this process loads. `devices` counts those of all processes.
+        store: What the job's processes talk through; None when there is one process.
     """
 
     placement: Placement
+    store: Store | None
 
     def scope(self) -> AbstractContextManager[Any]:
         """Variables of a model are made inside it (tensorflow: the strategy's scope)."""
-        ...
-
-    def wait(self) -> None:
-        """Returns when every process of the job has called it: what one process wrote can be read by all then."""
         ...
 
 
@@ -60,8 +61,19 @@ class Engine(Protocol):
         """One update. Returns at once where the framework runs asynchronously; reads nothing back."""
         ...
 
+    def probe(self, placed: Any) -> None:
+        """The forward and backward passes of `train` on a window, to see whether they fit in memory.
+
+        Waits until they are done. Nothing is assigned or donated: parameters, buffers, slots and iterations stay. It may
+        use collectives, so all processes call it.
+
+        Raises:
+            Exception: The framework's own when memory runs out; `is_out_of_memory` knows it.
+        """
+        ...
+
     def evaluate(self, totals: Any, batch: MicroBatch) -> Any:
-        """Adds one host batch (leaves: rows of this process) in evaluation mode. No collective."""
+        """Adds one host batch (leaves: rows of this process) in evaluation mode. No collective between processes."""
         ...
 
     def predict(self, batch: MicroBatch) -> Tree:
@@ -89,4 +101,12 @@ class Engine(Protocol):
 
     def write_slots(self, slots: dict[str, np.ndarray]) -> None:
         """The inverse of `read_slots`. Raises KeyError for a missing slot."""
+        ...
+
+
+class IsOutOfMemory(Protocol):
+    """`engine.is_out_of_memory`, a function of each backend's engine module."""
+
+    def __call__(self, error: BaseException) -> bool:
+        """Whether the framework raised this because a device's memory (or the host's) ran out."""
         ...

@@ -34,6 +34,8 @@ class MicroBatch(NamedTuple):
 class Window(NamedTuple):
     """The host rows of one update: NumPy leaves of shape (accumulation, rows of this process, ...).
 
+    On the row axis each of the process' devices has an equal run, in order.
+
     Attributes:
         batch: This process' rows. Micro-batches at and after `live` are padding throughout.
         live: Number of micro-batches that have a valid row on some process; the same on every process; at least 1.
@@ -68,7 +70,8 @@ class Plan:
         trainable: Paths of the parameters that are trained; the others are left alone.
         optimizer: The update rule; None for an engine that only evaluates and predicts.
         decays: Trainable parameters' paths to which weight decay applies.
-        accumulation: Micro-batches in a window: the leading axis of `Window.batch`'s leaves.
+        accumulation: Micro-batches in a window: the leading axis of `Window.batch`'s leaves. A batch may be cut into
+            several (`microbatch_size`), and a window is made of several batches (`gradient_accumulation_steps`).
         clip_norm: Clip gradients to this global norm; None for no clipping.
         clip_value: Clip gradient entries to [-clip_value, clip_value]; None for no clipping.
         seed: Keys the random streams, with the step, the micro-batch and the device.
