@@ -18,6 +18,7 @@ from unifit.data.host import host_tree, row_count
 from unifit.data.validation import split_validation, validation_source
 from unifit.data.windows import Slicer, padded_batch
 from unifit.errors import UnifitError
+from unifit.launch.environment import current_job
 from unifit.names import register_serializable
 from unifit.network import Network
 from unifit.training.loop import Epochs, run_evaluate, run_fit, run_predict, train_batch
@@ -127,7 +128,7 @@ class Model(Network):
         spec = self._compiled("fit")
         observing, history = fit_callbacks(callbacks, verbose)
         schedule = Epochs(initial_epoch, epochs, validation_freq)
-        devices = backend.distribution.prepare(checked_intent(distribution))
+        devices = backend.distribution.prepare(checked_intent(distribution), current_job())
         self.__dict__["_distribution"] = distribution
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = split_validation(x, y, sample_weight, validation_split)
@@ -286,7 +287,7 @@ class Model(Network):
 
     def _devices(self, distribution: DataParallel | None) -> Any:
         return backend.distribution.prepare(
-            self._distribution if distribution is None else checked_intent(distribution)
+            self._distribution if distribution is None else checked_intent(distribution), current_job()
         )
 
     def _evaluation_feed(

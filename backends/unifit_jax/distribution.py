@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from unifit.contract.distribution import DataParallel
+from unifit.contract.job import Job
 from unifit.contract.values import Placement
 from unifit.errors import UnsupportedError
 
@@ -43,6 +44,7 @@ class Devices:
     """
 
     def __init__(self, devices: list[Any]):
+        self.store = None
         self.placement = Placement(process=0, processes=1, devices=len(devices))
         self.device = devices[0]
         self.mesh = Mesh(np.array(devices), (DATA_AXIS,)) if len(devices) > 1 else None
@@ -61,7 +63,7 @@ class Devices:
         """Nothing to wait for: the job is one process."""
 
 
-def prepare(distribution: DataParallel | None) -> Devices:
+def prepare(distribution: DataParallel | None, job: Job | None) -> Devices:
     """The devices for an intent; None is one device.
 
     Raises:

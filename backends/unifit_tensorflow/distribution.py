@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from unifit.contract.distribution import DataParallel
+from unifit.contract.job import Job
 from unifit.contract.values import Placement
 from unifit.errors import UnsupportedError
 
@@ -40,6 +41,7 @@ class Devices:
     """
 
     def __init__(self, strategy: Any, number: int, on_gpus: bool = False):
+        self.store = None
         self.placement = Placement(process=0, processes=1, devices=number)
         self.strategy = strategy
         self.on_gpus = on_gpus
@@ -83,7 +85,7 @@ class Devices:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
-def prepare(distribution: DataParallel | None) -> Devices:
+def prepare(distribution: DataParallel | None, job: Job | None) -> Devices:
     """The devices for an intent; None is one device.
 
     Raises:

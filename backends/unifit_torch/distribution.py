@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from unifit.contract.distribution import DataParallel
+from unifit.contract.job import Job
 from unifit.contract.values import Placement
 from unifit.errors import UnsupportedError
 from unifit_torch import START_FOLDER
@@ -31,6 +32,7 @@ class Devices:
     """
 
     def __init__(self, device: torch.device, process: int = 0, processes: int = 1):
+        self.store = None
         self.placement = Placement(process, processes, devices=processes)
         self.device = device
         self.in_use = False
@@ -46,7 +48,7 @@ class Devices:
 _devices: Devices | None = None
 
 
-def prepare(distribution: DataParallel | None) -> Devices:
+def prepare(distribution: DataParallel | None, job: Job | None) -> Devices:
     """This process' device for an intent; None is one device, and inside a job all of the job's.
 
     Where several devices are wanted outside a job, the process is replaced: the script starts again as a job.

@@ -124,12 +124,12 @@ def test_abstract_call_gives_shapes_without_values():
 
 @pytest.fixture
 def devices():
-    return backend.distribution.prepare(None)
+    return backend.distribution.prepare(None, None)
 
 
 def test_devices_of_no_intent_are_one(devices):
     assert devices.placement == Placement(process=0, processes=1, devices=1)
-    assert backend.distribution.prepare(DataParallel(devices=1)).placement == devices.placement
+    assert backend.distribution.prepare(DataParallel(devices=1), None).placement == devices.placement
     devices.wait()
     with devices.scope():
         pass

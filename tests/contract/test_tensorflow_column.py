@@ -250,13 +250,13 @@ def test_late_devices_are_refused():
 
     present = len(tf.config.list_logical_devices("CPU"))
     with pytest.raises(UnsupportedError, match=rf"tensorflow.*{present} CPU.*UNIFIT_CPU_DEVICES={present + 1}"):
-        backend.distribution.prepare(DataParallel(devices=present + 1))
+        backend.distribution.prepare(DataParallel(devices=present + 1), None)
 
 
 def test_several_workers_are_refused(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}}))
     with pytest.raises(UnsupportedError, match="2 workers"):
-        backend.distribution.prepare(None)
+        backend.distribution.prepare(None, None)
 
 
 # The tree of tf.Modules
@@ -343,7 +343,7 @@ def make_engine(rule, accumulation=1, clip_norm=None):
     plan = Plan(
         objective, frozenset({"kernel", "bias"}), rule, frozenset({"kernel"}), accumulation, clip_norm=clip_norm
     )
-    engine = backend.engine.Engine(module, plan, backend.distribution.prepare(None))
+    engine = backend.engine.Engine(module, plan, backend.distribution.prepare(None, None))
     engine.set_rates(0, np.array([0.1, 0.05, 0.02, 0.01], np.float32))
     return engine
 

@@ -144,7 +144,7 @@ def test_job_of_another_size_is_refused(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UnsupportedError, match=r"devices=3.*2 process"):
-        backend.distribution.prepare(DataParallel(devices=3))
+        backend.distribution.prepare(DataParallel(devices=3), None)
 
 
 JOB = """
@@ -271,7 +271,7 @@ def make_engine(rule, clip_norm=None):
         [Term(uf.losses.get("mse"), Output("output", 0, True), 1.0)], Layout(("output",), (1.0,), (False,))
     )
     plan = Plan(objective, frozenset({"kernel", "bias"}), rule, frozenset({"kernel"}), clip_norm=clip_norm)
-    engine = backend.engine.Engine(module, plan, backend.distribution.prepare(None))
+    engine = backend.engine.Engine(module, plan, backend.distribution.prepare(None, None))
     engine.set_rates(0, np.array([0.1, 0.05, 0.02, 0.01], np.float32))
     return engine
 

@@ -1,0 +1,1 @@
+"""Starting jobs of several processes, and recognising the one that this process was started in."""
