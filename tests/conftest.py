@@ -117,7 +117,7 @@ def backend_name() -> str:
 
 @pytest.fixture(scope="session")
 def jobs(no_process_left_running):
-    """Workers by number of devices, started when first asked for and ended with the session."""
+    """Workers by number of devices and processes, started when first asked for and ended with the session."""
     started = {}
     yield started
     for job in started.values():
@@ -126,11 +126,15 @@ def jobs(no_process_left_running):
 
 @pytest.fixture
 def run_on(jobs):
-    """`run_on(devices, scenario, **arguments)`: scenarios.<scenario> on so many devices; returns each rank's arrays."""
+    """`run_on(devices, scenario, **arguments)`: scenarios.<scenario> on so many devices; returns each rank's arrays.
 
-    def run(devices, scenario, **arguments):
-        if devices not in jobs or jobs[devices].closed:
-            jobs[devices] = worker.Job(BACKEND, devices)
-        return jobs[devices].run(scenario, devices=devices, **arguments)
+    `processes` spreads the devices over so many processes on jax and tensorflow; on torch each device has one anyway.
+    """
+
+    def run(devices, scenario, processes=None, **arguments):
+        key = (devices, None if BACKEND == "torch" else processes)
+        if key not in jobs or jobs[key].closed:
+            jobs[key] = worker.Job(BACKEND, *key)
+        return jobs[key].run(scenario, devices=devices, **arguments)
 
     return run

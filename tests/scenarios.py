@@ -247,6 +247,15 @@ def clip_over_devices(devices):
     return {"w": model.get_weights()[0], "grad_norm": history.history["grad_norm"][0]}
 
 
+def clip_by_global_norm(devices):
+    """S-DI-07: one row a device, with gradients [6, 0] and [0, 8]."""
+    x = np.array([[6, 0], [0, 8]], np.float32)
+    model = uf.Sequential([Vector()])
+    model.compile(uf.optimizers.SGD(1.0), lambda y, p: uf.ops.sum(p, axis=-1), clip_norm=1.0)
+    history = model.fit(x, x, batch_size=2, shuffle=False, verbose=0, distribution=uf.DataParallel(devices=devices))
+    return {"w": model.get_weights()[0], "grad_norm": history.history["grad_norm"][0]}
+
+
 def jax_collectives(devices, accumulation, normalised=False):
     """Collectives in the compiled training program of the jax engine: inside loop bodies, and outside."""
     import re
@@ -426,3 +435,39 @@ def dropout_masks(devices):
     model.compile(_optimizer("sgd", 0.0), "mse")
     model.fit(x, x[:, :1], batch_size=2, shuffle=False, verbose=0, distribution=uf.DataParallel(devices=devices))
     return {"kept": model.weights_by_path()["0.kept"]}
+
+
+def drawn_run(
+    devices, on, rows, batch_size, accumulation, microbatch_size, weights, reduction, ignored, masking, optimizer,
+    clip_norm, seed,
+):  # fmt: skip
+    """A run of the property test, on `on` of the devices: token labels, some ignored, some masked, some weighted."""
+    length, classes = 3, 4
+    r = np.random.default_rng(seed)
+    tokens = r.integers(0 if masking else 1, 6, (rows, length)).astype("int32")
+    labels = r.integers(-1 if ignored else 0, classes, (rows, length)).astype("int32")
+    weight = {
+        "none": None,
+        "rows": r.uniform(0.1, 2.0, rows).astype("float32"),
+        "tokens": r.uniform(0.1, 2.0, (rows, length)).astype("float32"),
+        "mask of rows": r.random(rows) < 0.7,
+        "mask of tokens": r.random((rows, length)) < 0.7,
+    }[weights]
+    uf.set_seed(1)
+    model = uf.Sequential(
+        [uf.layers.Embedding(6, 5, mask_zero=masking), uf.layers.Dense(5, "tanh"), uf.layers.Dense(classes)]
+    )
+    loss = uf.losses.SparseCategoricalCrossentropy(
+        from_logits=True, ignore_class=-1 if ignored else None, reduction=reduction
+    )
+    model.compile(
+        _optimizer(optimizer), loss, gradient_accumulation_steps=accumulation, microbatch_size=microbatch_size,
+        clip_norm=clip_norm,
+    )  # fmt: skip
+    history = model.fit(
+        tokens, labels, sample_weight=weight, batch_size=batch_size, epochs=2, verbose=0,
+        distribution=uf.DataParallel(devices=on),
+    )  # fmt: skip
+    return _outcome(model) | {
+        "loss": history.history["loss"], "updates": model.trainer.engine.iterations(),
+    }  # fmt: skip

@@ -4,6 +4,7 @@ As a program (`python worker.py`) it is one worker: it reads requests, one JSON 
 `scenarios.<name>(**arguments)`, writes the arrays that it returns to an .npz file, and answers with one line.
 """
 
+import faulthandler
 import json
 import os
 import queue
@@ -18,7 +19,9 @@ from pathlib import Path
 import numpy as np
 
 START_LIMIT_S = 60.0
-CALL_LIMIT_S = 100.0
+CALL_LIMIT_S = 40.0
+DUMP_S = 5.0
+LOG_CHARACTERS = 6000
 ANSWER = "\x01unifit-worker "
 
 
@@ -27,17 +30,19 @@ class WorkerError(AssertionError):
 
 
 class Job:
-    """Workers that share `devices` devices on the active backend: one process a device on torch, else one process.
+    """Workers that share `devices` devices on the active backend.
 
     Args:
         backend: Name of the backend.
-        devices: Number of devices.
+        devices: Number of devices over all processes.
+        processes: Number of processes, which divides `devices`; None for one a device on torch, else for one.
     """
 
-    def __init__(self, backend, devices):
+    def __init__(self, backend, devices, processes=None):
         self.folder = tempfile.TemporaryDirectory(prefix="unifit-test-")
-        count = devices if backend == "torch" else 1
-        port = _free_port()
+        count = processes or (devices if backend == "torch" else 1)
+        ports = [_free_port() for _ in range(count + 1)]
+        port = ports[-1]
         self.processes, self.answers = [], []
         for rank in range(count):
             environment = os.environ | {"UNIFIT_BACKEND": backend, "OMP_NUM_THREADS": "1"}
@@ -49,6 +54,16 @@ class Job:
                     "LOCAL_WORLD_SIZE": str(count),
                     "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": str(port),
+                }
+            elif count > 1:
+                environment |= {
+                    "UNIFIT_PROCESS": str(rank),
+                    "UNIFIT_PROCESSES": str(count),
+                    "UNIFIT_LOCAL_PROCESS": str(rank),
+                    "UNIFIT_LOCAL_PROCESSES": str(count),
+                    "UNIFIT_COORDINATOR": f"127.0.0.1:{port}",
+                    "UNIFIT_ADDRESSES": ",".join(f"127.0.0.1:{own}" for own in ports[:count]),
+                    "UNIFIT_CPU_DEVICES": str(devices // count),
                 }
             elif devices > 1:
                 environment["UNIFIT_CPU_DEVICES"] = str(devices)
@@ -76,14 +91,15 @@ class Job:
             WorkerError: When a worker fails, dies or takes too long; the job is closed then.
         """
         self._number += 1
+        limit = CALL_LIMIT_S + (START_LIMIT_S if self._number == 1 else 0.0)
+        request = {"scenario": scenario, "arguments": arguments, "limit_s": limit}
         paths = [str(Path(self.folder.name) / f"{self._number}-{rank}.npz") for rank in range(len(self.processes))]
         for process, path in zip(self.processes, paths, strict=True):
             try:
-                process.stdin.write(json.dumps({"scenario": scenario, "arguments": arguments, "path": path}) + "\n")
+                process.stdin.write(json.dumps(request | {"path": path}) + "\n")
                 process.stdin.flush()
             except BrokenPipeError:
                 self._fail(f"a worker had ended before {scenario}")
-        limit = CALL_LIMIT_S + (START_LIMIT_S if self._number == 1 else 0.0)
         results = []
         for rank, answers in enumerate(self.answers):
             try:
@@ -100,7 +116,7 @@ class Job:
         return results
 
     def _fail(self, message):
-        logs = "\n".join(p.read_text()[-2000:] for p in sorted(Path(self.folder.name).glob("*.log")))
+        logs = "\n".join(p.read_text()[-LOG_CHARACTERS:] for p in sorted(Path(self.folder.name).glob("*.log")))
         self.close()
         raise WorkerError(f"{message}\n{logs}")
 
@@ -136,18 +152,22 @@ def _free_port():
 def main():
     """The worker's loop."""
     sys.path.insert(0, str(Path(__file__).parent))
+    import job_scenarios
     import scenarios
     import unifit
 
     for line in sys.stdin:
         request = json.loads(line)
+        faulthandler.dump_traceback_later(request["limit_s"] - DUMP_S)  # into the log, which a failed call shows
         try:
             unifit.set_seed(0)
-            arrays = getattr(scenarios, request["scenario"])(**request["arguments"])
+            home = scenarios if hasattr(scenarios, request["scenario"]) else job_scenarios
+            arrays = getattr(home, request["scenario"])(**request["arguments"])
             np.savez(request["path"], **{key: np.asarray(value) for key, value in arrays.items()})
             answer = "ok"
         except BaseException:
             answer = json.dumps(traceback.format_exc())
+        faulthandler.cancel_dump_traceback_later()
         print(f"\n{ANSWER}{answer}", flush=True)
 
 

@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from unifit import (
     callbacks,
+    data,
     errors,
     initializers,
     layers,
@@ -21,6 +22,7 @@ from unifit.distribution import DataParallel
 from unifit.layer import Layer
 from unifit.model import Model
 from unifit.names import register_serializable
+from unifit.peers import is_main_process, process_count, process_index
 from unifit.saving import clone_model, load_model, model_from_json
 from unifit.seed import set_seed
 from unifit.sequential import Sequential
@@ -41,8 +43,10 @@ __all__ = [
     "callbacks",
     "clone_model",
     "context",
+    "data",
     "errors",
     "initializers",
+    "is_main_process",
     "layers",
     "load_model",
     "losses",
@@ -50,6 +54,8 @@ __all__ = [
     "model_from_json",
     "ops",
     "optimizers",
+    "process_count",
+    "process_index",
     "random",
     "register_serializable",
     "regularizers",

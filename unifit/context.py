@@ -19,12 +19,15 @@ class CallContext:
 
     Attributes:
         training: Whether layers act as in training.
-        valid: bool, shape (rows,): False for padding rows. None when every row is valid.
         abstract: Whether only shapes are inferred; layers may record weights then, and buffers are not written.
         losses: Scalars that layers added by `add_loss`.
+        looked_at_valid: Whether `valid` was read since this was last set to False.
     """
 
-    __slots__ = ("training", "valid", "abstract", "losses", "_masks", "_make_stream", "_stream", "_sum_over_devices")
+    __slots__ = (
+        "training", "abstract", "losses", "looked_at_valid",
+        "_valid", "_masks", "_make_stream", "_stream", "_sum_over_devices",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -36,13 +39,24 @@ class CallContext:
         sum_over_devices: Callable[[Any], Any] | None = None,
     ):
         self.training = training
-        self.valid = valid
+        self._valid = valid
+        self.looked_at_valid = False
         self.abstract = abstract
         self.losses: list[Any] = []
         self._masks: dict[int, tuple[Any, Any]] = {}
         self._make_stream = stream
         self._stream: Any = None
         self._sum_over_devices = sum_over_devices
+
+    @property
+    def valid(self) -> Any:
+        """bool, shape (rows,): False for padding rows. None when every row is valid."""
+        self.looked_at_valid = True
+        return self._valid
+
+    @valid.setter
+    def valid(self, value: Any) -> None:
+        self._valid = value
 
     @property
     def stream(self) -> Any:

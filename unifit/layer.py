@@ -23,7 +23,7 @@ from unifit.names import snake_case
 from unifit.registry import Registry
 from unifit.seed import get_seed
 from unifit.weight_access import WeightAccess
-from unifit.weights import Weight, layers_of, make_weights
+from unifit.weights import Weight, layers_of, make_weights, note_trainable_change
 
 if TYPE_CHECKING:
     from unifit.contract.module import Module
@@ -182,6 +182,7 @@ class Layer(WeightAccess, Configurable, Module):
     def trainable(self, value: bool) -> None:
         for _, module in layers_of(self):
             module.__dict__["_trainable"] = bool(value)
+        note_trainable_change()
 
     # The call
 

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from unifit.backend import backend
 from unifit.callbacks import Callback, History
 from unifit.callbacks.callback_list import CallbackList, fit_callbacks, run_callbacks
 from unifit.callbacks.progress_bar import verbosity
 from unifit.contract import tree
-from unifit.contract.distribution import DataParallel, checked_intent
-from unifit.contract.values import Placement
+from unifit.contract.distribution import DataParallel
 from unifit.data.adapt import make_source
 from unifit.data.class_weights import labels_are_sparse
 from unifit.data.feed import Feed
 from unifit.data.host import host_tree, row_count
 from unifit.data.validation import split_validation, validation_source
-from unifit.data.windows import Slicer, padded_batch
 from unifit.errors import UnifitError
-from unifit.launch.environment import current_job
 from unifit.names import register_serializable
 from unifit.network import Network
+from unifit.peers import Peers, peers_of
+from unifit.training.binding import Binding
+from unifit.training.hooks import Hooks
 from unifit.training.loop import Epochs, run_evaluate, run_fit, run_predict, train_batch
-from unifit.training.prepare import make_engine, make_objective, specs_of
+from unifit.training.run import make_feed, next_run, require_same_run
 from unifit.training.spec import TrainingSpec, make_spec
-from unifit.training.trainer import Trainer
-from unifit.weights import trainable_paths
+from unifit.training.stopping import Stopping
+from unifit.training.trainer import Trainer, named_out_of_memory
 
 
 @register_serializable(package="unifit")
@@ -42,14 +41,11 @@ class Model(Network):
     """
 
     _spec: TrainingSpec | None
-    _trainer: Trainer | None
-    _trainer_key: tuple[Placement, frozenset[str]] | None
-    _distribution: DataParallel | None
-    _restored: tuple[dict[str, Any], int] | None
+    _binding: Binding
 
     def __init__(self, inputs: Any = None, outputs: Any = None, *, name: str | None = None, trainable: bool = True):
         super().__init__(inputs, outputs, name=name, trainable=trainable)
-        self.__dict__.update(_spec=None, _trainer=None, _trainer_key=None, _distribution=None, _restored=None)
+        self.__dict__.update(_spec=None, _binding=Binding(self))
         self.stop_training = False
 
     # Training
@@ -64,6 +60,7 @@ class Model(Network):
         *,
         precision: Any = None,
         gradient_accumulation_steps: int = 1,
+        microbatch_size: int | str | None = None,
         clip_norm: float | None = None,
         clip_value: float | None = None,
     ) -> None:
@@ -79,6 +76,9 @@ class Model(Network):
             weighted_metrics: The same, weighted by sample and class weights.
             precision: "float32".
             gradient_accumulation_steps: Consecutive batches that make one update.
+            microbatch_size: Rows that a device takes at a time: its share of each batch is cut into equal pieces of at
+                most so many rows, whose gradients are summed. It changes the memory that training needs, not the
+                numbers. "auto" finds the most that fit, by trial before the first update; None takes all at once.
             clip_norm: Clip the update's gradient to this global norm.
             clip_value: Clip its entries to [-clip_value, clip_value].
 
@@ -92,11 +92,13 @@ class Model(Network):
             metrics=metrics,
             weighted_metrics=weighted_metrics,
             gradient_accumulation_steps=gradient_accumulation_steps,
+            microbatch_size=microbatch_size,
             clip_norm=clip_norm,
             clip_value=clip_value,
             precision=precision,
         )
-        self.__dict__.update(_spec=spec, _trainer=None, _trainer_key=None, _restored=None)
+        self.__dict__["_spec"] = spec
+        self._binding.forget()
 
     @property
     def optimizer(self) -> Any:
@@ -128,41 +130,51 @@ class Model(Network):
         spec = self._compiled("fit")
         observing, history = fit_callbacks(callbacks, verbose)
         schedule = Epochs(initial_epoch, epochs, validation_freq)
-        devices = backend.distribution.prepare(checked_intent(distribution), current_job())
-        self.__dict__["_distribution"] = distribution
-        if validation_split and validation_data is None:
-            (x, y, sample_weight), validation_data = split_validation(x, y, sample_weight, validation_split)
-        source = make_source(
-            x,
-            y,
-            sample_weight,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            class_weight=class_weight,
-            sparse_labels=labels_are_sparse(spec.loss),
-        )
-        feed = Feed(source, Slicer(devices.placement, source.batch_size), steps_per_epoch, initial_epoch)
-        if steps_per_epoch is None:
-            feed.require(epochs - initial_epoch, "The training data")
-        validation = None
-        if validation_data is not None:
-            scored = validation_source(validation_data, validation_batch_size, batch_size)
-            validation = Feed(scored, Slicer(devices.placement, scored.batch_size), validation_steps)
-            validation.require(sum(map(schedule.validates, range(initial_epoch, epochs))), "The validation data")
-            if scored.num_batches is None:
+        devices = self._binding.training_devices(distribution)
+        peers = peers_of(devices)
+        with peers.guard():
+            if validation_split and validation_data is None:
+                (x, y, sample_weight), validation_data = split_validation(x, y, sample_weight, validation_split)
+            source = make_source(
+                x,
+                y,
+                sample_weight,
+                batch_size=batch_size,
+                shuffle=shuffle,
+                class_weight=class_weight,
+                sparse_labels=labels_are_sparse(spec.loss),
+                placement=devices.placement,
+            )
+            feed = make_feed(source, devices, steps_per_epoch, initial_epoch)
+            if steps_per_epoch is None:
+                feed.require(epochs - initial_epoch, "The training data")
+            validation = None
+            if validation_data is not None:
+                scored = validation_source(validation_data, validation_batch_size, batch_size, devices.placement)
+                validation = make_feed(scored, devices, validation_steps)
+                validation.require(sum(map(schedule.validates, range(initial_epoch, epochs))), "The validation data")
+            arguments = {"epochs": [initial_epoch, epochs], "validation_freq": str(validation_freq)}
+            require_same_run(peers, "fit", arguments, spec, {"data": feed, "validation data": validation})
+            if validation is not None and validation.source.num_batches is None:
                 validation.first()
-        trainer = self._trainer_for(spec, devices, feed)
-        if validation is not None:
-            validation.slicer.pad = feed.slicer.pad
-        params = {
-            "epochs": epochs,
-            "steps": _steps(source, steps_per_epoch, spec),
-            "verbose": verbosity(verbose),
-            "validation": validation is not None,
-            "process": devices.placement.process,
-        }
-        observers = CallbackList(observing, self, params)
-        run_fit(self, trainer, feed, schedule, observers, validation)
+            trainer = self._binding.trainer_for(spec, devices, feed, trains=True, told=verbosity(verbose) > 0)
+            if validation is not None:
+                validation.slicer.pad = feed.slicer.pad
+            params = {
+                "epochs": epochs,
+                "steps": _steps(feed.source, steps_per_epoch, spec),
+                "verbose": verbosity(verbose),
+                "validation": validation is not None,
+                "process": devices.placement.process,
+            }
+            hooks = Hooks(CallbackList(observing, self, params), peers)
+            with Stopping(peers, next_run(), trainer.step) as stopping:
+                try:
+                    run_fit(self, trainer, feed, schedule, hooks, stopping, validation)
+                except Exception as error:
+                    cut = feed.slicer.microbatch_size or feed.slicer.share
+                    named = named_out_of_memory(error, feed.slicer.share, cut)
+                    raise error if named is None else named from error
         return history
 
     def evaluate(
@@ -181,10 +193,15 @@ class Model(Network):
         """Loss and metrics over all rows, each counted once; a float or list of floats, or a dict with return_dict."""
         spec = self._compiled("evaluate")
         observing = run_callbacks(callbacks, verbose)
-        devices = self._devices(distribution)
-        feed = self._evaluation_feed(x, y, sample_weight, batch_size, steps, devices)
-        trainer = self._trainer_for(spec, devices, feed)
-        logs = run_evaluate(trainer, feed, CallbackList(observing, self, _run_params(feed, verbose, devices)))
+        devices = self._binding.devices(distribution)
+        peers = peers_of(devices)
+        with peers.guard():
+            feed = self._evaluation_feed(x, y, sample_weight, batch_size, steps, devices)
+            require_same_run(peers, "evaluate", {}, spec, {"data": feed})
+            trainer = self._binding.trainer_for(spec, devices, feed)
+            hooks = Hooks(CallbackList(observing, self, _run_params(feed, verbose, devices)), peers)
+            logs = run_evaluate(trainer, feed, hooks)
+            hooks.meet("test_end")
         return _scores(logs, return_dict)
 
     def predict(
@@ -195,14 +212,22 @@ class Model(Network):
         steps: int | None = None,
         callbacks: Callback | list[Callback] | None = None,
         *,
+        main_process_only: bool = False,
         distribution: DataParallel | None = None,
     ) -> Any:
-        """The outputs for every row, in order: NumPy arrays, on every process."""
+        """The outputs for every row, in order: NumPy arrays, on every process.
+
+        With `main_process_only` the other processes get None, and keep nothing in memory.
+        """
         observing = run_callbacks(callbacks, verbose)
-        devices = self._devices(distribution)
-        feed = self._evaluation_feed(x, None, None, batch_size, steps, devices)
-        trainer = self._trainer_for(None, devices, feed)
-        return run_predict(trainer, feed, CallbackList(observing, self, _run_params(feed, verbose, devices)))
+        devices = self._binding.devices(distribution)
+        peers = peers_of(devices)
+        with peers.guard():
+            feed = self._evaluation_feed(x, None, None, batch_size, steps, devices)
+            require_same_run(peers, "predict", {}, None, {"data": feed})
+            trainer = self._binding.trainer_for(None, devices, feed)
+            hooks = Hooks(CallbackList(observing, self, _run_params(feed, verbose, devices)), peers)
+            return run_predict(trainer, feed, hooks, keep=peers.process == 0 or not main_process_only)
 
     def train_on_batch(
         self,
@@ -220,12 +245,20 @@ class Model(Network):
             The batch's loss and metrics before the update: a float, a list of floats, or a dict with return_dict.
         """
         spec = self._compiled("train_on_batch")
-        devices = self._devices(distribution)
-        sparse = labels_are_sparse(spec.loss)
-        source = make_source(x, y, sample_weight, batch_size=_rows(x), class_weight=class_weight, sparse_labels=sparse)
-        feed = Feed(source, Slicer(devices.placement, source.batch_size))
-        trainer = self._trainer_for(spec, devices, feed)
-        return _scores(train_batch(trainer, feed), return_dict)
+        devices = self._binding.devices(distribution)
+        with peers_of(devices).guard():
+            source = make_source(
+                x,
+                y,
+                sample_weight,
+                batch_size=_rows(x),
+                class_weight=class_weight,
+                sparse_labels=labels_are_sparse(spec.loss),
+                placement=devices.placement,
+            )
+            feed = make_feed(source, devices)
+            trainer = self._binding.trainer_for(spec, devices, feed, trains=True)
+            return _scores(train_batch(trainer, feed), return_dict)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """`evaluate` on one batch."""
@@ -263,21 +296,21 @@ class Model(Network):
     @property
     def trainer(self) -> Trainer | None:
         """What binds the model to an engine; None before the first fit, evaluate or predict."""
-        return self._trainer
+        return self._binding.trainer
 
     @property
-    def placement(self) -> Placement | None:
-        """Which rows this process loads, by the engine in use; None without one."""
-        return None if self._trainer_key is None else self._trainer_key[0]
+    def peers(self) -> Peers | None:
+        """The processes that the model was last run on; None before the first fit, evaluate or predict."""
+        return self._binding.peers()
 
     @property
     def restored_optimizer(self) -> tuple[dict[str, Any], int] | None:
         """Optimizer slots and the number of windows so far that wait for the next engine; None where none do."""
-        return self._restored
+        return self._binding.restored
 
     def restore_optimizer(self, slots: dict[str, Any], step: int) -> None:
         """Hands slots under canonical names to the next fit's engine, which goes on from `step` windows."""
-        self.__dict__.update(_restored=(slots, step), _trainer=None, _trainer_key=None)
+        self._binding.forget((slots, step))
 
     def _compiled(self, method: str) -> TrainingSpec:
         spec = self._spec
@@ -285,46 +318,11 @@ class Model(Network):
             raise UnifitError(f"model.{method} was called before model.compile(optimizer=..., loss=...).")
         return spec
 
-    def _devices(self, distribution: DataParallel | None) -> Any:
-        return backend.distribution.prepare(
-            self._distribution if distribution is None else checked_intent(distribution), current_job()
-        )
-
     def _evaluation_feed(
         self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None, devices: Any
     ) -> Feed:
-        source = make_source(x, y, sample_weight, batch_size=batch_size)
-        return Feed(source, Slicer(devices.placement, source.batch_size), steps)
-
-    def _trainer_for(self, spec: TrainingSpec | None, devices: Any, feed: Feed) -> Trainer:
-        """The trainer in use where it fits, else a new one that takes over the optimizer's slots.
-
-        Data of another structure than what was seen before is checked against model, losses and metrics first.
-        """
-        kept = self._trainer
-        first = padded_batch(feed.first(), feed.slicer)
-        batch = specs_of(first if spec is not None else first._replace(y=None, sample_weight=None))
-        fitting = None
-        if kept is not None and (spec is None or kept.spec is spec):
-            fitting = kept if self._trainer_key == (devices.placement, trainable_paths(self)) else None
-        if fitting is not None and fitting.knows(batch):
-            feed.slicer.pad = not fitting.objective.whole_rows
-            return fitting
-        pieces = 1 if spec is None else spec.gradient_accumulation_steps * devices.placement.devices
-        objective = make_objective(self, spec, batch, pieces, first.y)
-        feed.slicer.pad = not objective.whole_rows
-        if fitting is not None:
-            fitting.learn(batch)
-            return fitting
-        trainer = Trainer(make_engine(self, objective, spec, devices), objective, spec)
-        trainer.learn(batch)
-        if kept is not None and kept.spec is not None:
-            self.__dict__["_restored"] = (kept.engine.read_slots(), kept.step)
-        if spec is not None and self._restored is not None:
-            trainer.restore(*self._restored)
-            self.__dict__["_restored"] = None
-        self.__dict__.update(_trainer=trainer, _trainer_key=(devices.placement, trainable_paths(self)))
-        return trainer
+        source = make_source(x, y, sample_weight, batch_size=batch_size, placement=devices.placement)
+        return make_feed(source, devices, steps)
 
 
 def _run_params(feed: Feed, verbose: Any, devices: Any) -> dict[str, Any]:

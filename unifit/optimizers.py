@@ -18,6 +18,7 @@ import unifit.schedules as schedules
 from unifit.config import Configurable, serialize
 from unifit.contract import optimizers as rules
 from unifit.errors import ArgumentError, unknown_name
+from unifit.rate_scaling import scale_lr as scale_lr
 from unifit.registry import Registry
 from unifit.schedules import LearningRateSchedule
 

@@ -248,31 +248,26 @@ def _optimizer_state(model: Any) -> tuple[dict[str, np.ndarray] | None, int]:
     """The slots and the number of windows so far: of the engine in use, or as loaded and not yet handed to one."""
     trainer = model.trainer
     if trainer is not None and trainer.spec is not None:
-        return trainer.engine.read_slots(), trainer.step
+        return trainer.slots(), trainer.step
     return model.restored_optimizer or (None, 0)
 
 
 def _target(model: Any, filepath: Any, overwrite: bool) -> Path:
     """The path, checked on the process that writes to it: the others may see the file come up meanwhile."""
-    placement = model.placement
-    return archive.check_target(filepath, overwrite) if placement is None or placement.process == 0 else Path(filepath)
+    _on_main(model, lambda: archive.check_target(filepath, overwrite))
+    return Path(filepath)
 
 
-def _on_main(model: Any, write_file: Callable[[], None]) -> None:
-    """Writes on the main process, while the others wait for it.
+def _on_main(model: Any, write_file: Callable[[], Any]) -> None:
+    """Writes on the main process, while the others wait for it; an error there is raised on all.
 
     The processes are those of the engine in use. Without one each process writes the same bytes, and the last rename
     stands.
     """
-    placement = model.placement
-    if placement is None or placement.processes == 1:
+    if model.peers is None:
         write_file()
-        return
-    try:
-        if placement.process == 0:
-            write_file()
-    finally:
-        model.trainer.engine.devices.wait()
+    else:
+        model.peers.on_main("save", write_file)
 
 
 def _version() -> str:

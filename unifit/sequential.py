@@ -87,7 +87,8 @@ class Sequential(Model):
     def _changed(self) -> None:
         """Built where the input is known; else the next call builds what was added. The trainer is made anew."""
         known = len(self._symbols) > 1
-        self.__dict__.update(built=known, _ready=False, _trainer_key=None)
+        self.__dict__.update(built=known, _ready=False)
+        self._binding.outdate()
         self.__dict__["_arguments"] = (self._symbols[0],) if known else None
 
     @property

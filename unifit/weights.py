@@ -81,6 +81,20 @@ def make_weights(root: Any, seed: int) -> None:
             record.value = None
 
 
+_trainable_changes = 0
+
+
+def note_trainable_change() -> None:
+    """Says that some layer's `trainable` was set."""
+    global _trainable_changes
+    _trainable_changes += 1
+
+
+def trainable_changes() -> int:
+    """How often any layer's `trainable` was set: equal numbers mean that no walk over the layers is needed."""
+    return _trainable_changes
+
+
 def trainable_paths(root: Any) -> frozenset[str]:
     """Paths of the weights that training may change: recorded as trainable, in layers that are not frozen."""
     chosen = set()

@@ -39,7 +39,7 @@ class Placed(NamedTuple):
 
 
 class Engine:
-    """unifit.contract.engine.Engine on JAX: one process drives all local devices."""
+    """unifit.contract.engine.Engine on JAX: each process drives its local devices; arrays span those of all."""
 
     ENGINE_SUMS = ("updates", "empty", "grad_norm")
 
@@ -50,13 +50,14 @@ class Engine:
         self._train_indices = [i for i, path in enumerate(self.paths) if path in plan.trainable]
         self._rest_indices = [i for i, path in enumerate(self.paths) if path not in plan.trainable]
         self._replicated = devices.sharding()
-        self.store.values = jax.device_put(self.store.values, self._replicated)
+        self.store.hold(devices.replicated(self.store.values), spans_processes=self.placement.processes > 1)
         if plan.optimizer is not None:
             decayed = [self.paths[i] in plan.decays for i in self._train_indices]
             self._optimizer = optimizers.make(plan.optimizer, decayed)
-            params = [self.store.values[i] for i in self._train_indices]
-            self._slots = jax.device_put(self._optimizer.init(params), self._replicated)
-        self._iterations = jax.device_put(jnp.zeros((), jnp.int32), self._replicated)
+            # From this process' copies: an eager computation on arrays that span processes would need them all.
+            params = [self.store.read(i) for i in self._train_indices]
+            self._slots = devices.replicated(self._optimizer.init(params))
+        self._iterations = devices.replicated(np.zeros((), np.int32))
         self._steps = 0
         self.traces = 0
         self._compile()
@@ -70,56 +71,56 @@ class Engine:
             out_shardings=(whole, whole),
             donate_argnums=(0, 1),
         )
+        self._probe = jax.jit(self._reduced, in_shardings=(whole, whole, Placed(window, whole, whole)))
         self._evaluate = jax.jit(
-            self._evaluation, in_shardings=(whole, whole, rows), out_shardings=whole, donate_argnums=(1,)
+            self._evaluation, in_shardings=(whole, rows, rows), out_shardings=rows, donate_argnums=(1,)
         )
-        self._predict = jax.jit(self._prediction, in_shardings=(whole, rows), out_shardings=rows)
+        several = self.placement.processes > 1
+        self._predict = jax.jit(self._prediction, in_shardings=(whole, rows), out_shardings=whole if several else rows)
+        self._gather = jax.jit(lambda totals: totals, out_shardings=whole)
 
     # The border
 
     def zeros(self, evaluation: bool) -> Any:
         objective = self.plan.objective
-        length = objective.num_evaluation_sums if evaluation else objective.num_sums + len(self.ENGINE_SUMS)
-        return jax.device_put(np.zeros(length, np.float32), self._replicated)
+        if not evaluation:
+            return self.devices.replicated(np.zeros(objective.num_sums + len(self.ENGINE_SUMS), np.float32))
+        # A row a device: they are summed when they are read, so that evaluating needs no collective.
+        own = self.placement.devices // self.placement.processes
+        return self.devices.rows(np.zeros((own, objective.num_evaluation_sums), np.float32))
 
     def place(self, window: Window) -> Placed:
-        # jit takes NumPy arrays with its in_shardings in far fewer calls than device_put would need.
-        return Placed(window.batch, np.int32(window.live), np.int32(window.step))
+        return Placed(self.devices.rows(window.batch, row_axis=1), np.int32(window.live), np.int32(window.step))
 
     def train(self, totals: Any, placed: Placed) -> Any:
-        values = self.store.values
-        state = State(
-            [values[i] for i in self._train_indices],
-            [values[i] for i in self._rest_indices],
-            self._slots,
-            self._iterations,
-        )
+        params, buffers = self._variables()
+        state = State(params, buffers, self._slots, self._iterations)
         state, totals = self._train(state, totals, placed, self._rates)
         self.store.values = self._joined(state.params, state.buffers)
         self._slots, self._iterations = state.slots, state.iterations
-        self._steps += 1
-        if not self.devices.asynchronous and self._steps % STEPS_IN_FLIGHT == 0:
-            jax.block_until_ready(totals)
-        return totals
+        return self._bounded(totals)
+
+    def probe(self, placed: Placed) -> None:
+        jax.block_until_ready(self._probe(*self._variables(), placed))
 
     def evaluate(self, totals: Any, batch: MicroBatch) -> Any:
-        totals = self._evaluate(self.store.values, totals, batch)
-        self._steps += 1
-        if not self.devices.asynchronous and self._steps % STEPS_IN_FLIGHT == 0:
-            jax.block_until_ready(totals)
-        return totals
+        return self._bounded(self._evaluate(self.store.values, totals, self.devices.rows(batch)))
 
     def predict(self, batch: MicroBatch) -> Any:
-        return jax.tree.map(np.asarray, self._predict(self.store.values, batch))
+        return jax.tree.map(np.asarray, self._predict(self.store.values, self.devices.rows(batch)))
 
     def read(self, totals: Any, evaluation: bool) -> np.ndarray:
-        return np.asarray(totals).astype(np.float64)
+        if not evaluation:
+            return np.asarray(totals).astype(np.float64)
+        if self.placement.processes > 1:
+            totals = self._gather(totals)
+        return np.asarray(totals).astype(np.float64).sum(axis=0)
 
     def iterations(self) -> int:
-        return int(self._iterations)
+        return int(np.asarray(self._iterations))
 
     def set_rates(self, start: int, rates: np.ndarray) -> None:
-        self._rates = jax.device_put((np.int32(start), np.asarray(rates, np.float32)), self._replicated)
+        self._rates = self.devices.replicated((np.asarray(start, np.int32), np.asarray(rates, np.float32)))
 
     def read_slots(self) -> dict[str, np.ndarray]:
         named = {name: np.asarray(leaf) for name, leaf in self._named_slots()}
@@ -129,9 +130,21 @@ class Engine:
         named = {id(leaf): slots[name] for name, leaf in self._named_slots()}
         count = np.asarray(slots["iterations"], np.int32)
         leaves, structure = jax.tree.flatten(self._slots)
-        leaves = [jnp.asarray(named.get(id(leaf), count), leaf.dtype) for leaf in leaves]
-        self._slots = jax.device_put(jax.tree.unflatten(structure, leaves), self._replicated)
-        self._iterations = jax.device_put(count, self._replicated)
+        leaves = [np.asarray(named.get(id(leaf), count), leaf.dtype) for leaf in leaves]
+        self._slots = self.devices.replicated(jax.tree.unflatten(structure, leaves))
+        self._iterations = self.devices.replicated(count)
+
+    def _variables(self) -> tuple[list[Any], list[Any]]:
+        """The trained parameters, and all other variables."""
+        values = self.store.values
+        return [values[i] for i in self._train_indices], [values[i] for i in self._rest_indices]
+
+    def _bounded(self, totals: Any) -> Any:
+        """A step's totals; now and then it waits for them where the queue is to be bounded."""
+        self._steps += 1
+        if not self.devices.asynchronous and self._steps % STEPS_IN_FLIGHT == 0:
+            jax.block_until_ready(totals)
+        return totals
 
     # The programs
 
@@ -162,11 +175,7 @@ class Engine:
 
     def _update(self, state: State, totals: Any, placed: Placed, rates: tuple[Any, Any]) -> tuple[State, Any]:
         self.traces += 1
-        spec = jax.sharding.PartitionSpec
-        gradients = self._sharded(
-            self._gradients, (spec(), spec(), Placed(spec(None, DATA_AXIS), spec(), spec())), spec()
-        )
-        summed, sums, buffers = gradients(state.params, state.buffers, placed)
+        summed, sums, buffers = self._reduced(state.params, state.buffers, placed)
         verdict = self.plan.objective.update(sums)
         summed = [g * verdict.factor for g in summed]
         summed, norm = clip(summed, self.plan)
@@ -179,6 +188,12 @@ class Engine:
         sums = jnp.where(verdict.applied, sums, 0.0)
         own = jnp.stack([applied, 1.0 - applied, norm * applied])
         return state, totals + jnp.concatenate([sums, own])
+
+    def _reduced(self, params: list[Any], buffers: list[Any], placed: Placed) -> tuple[list[Any], Any, list[Any]]:
+        """Gradients and sums of the window, summed over all devices; the buffers after it."""
+        spec = jax.sharding.PartitionSpec
+        batch = Placed(spec(None, DATA_AXIS), spec(), spec())
+        return self._sharded(self._gradients, (spec(), spec(), batch), spec())(params, buffers, placed)
 
     def _gradients(self, params: list[Any], buffers: list[Any], placed: Placed) -> tuple[list[Any], Any, list[Any]]:
         """Sums over the window, one device's share; summed over devices in the one reduction at the end."""
@@ -196,6 +211,7 @@ class Engine:
                 return value, (sums, [values[i] for i in self._rest_indices])
 
             (_, (more, after)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+            gradient = [g.astype(jnp.float32) for g in gradient]
             if self.plan.accumulation == 1:
                 return (gradient, more, after), None
             # An empty micro-batch at the end of a short window adds nothing, whatever layers made of no valid row.
@@ -204,7 +220,8 @@ class Engine:
             after = [jnp.where(is_live, new, old) for new, old in zip(after, buffers, strict=True)]
             return (gradients, sums + jnp.where(is_live, more, 0.0), after), None
 
-        start = ([jnp.zeros_like(p) for p in params], jnp.zeros(self.plan.objective.num_sums), buffers)
+        # float32 whatever the parameters are: many small gradients would vanish in a half-precision sum.
+        start = ([jnp.zeros(p.shape, jnp.float32) for p in params], jnp.zeros(self.plan.objective.num_sums), buffers)
         (gradients, sums, buffers), _ = scan(micro_batch, start, (placed.batch, numbers))
         gradients, sums = self._sum_over_devices((gradients, sums))
         return gradients, sums, buffers
@@ -227,13 +244,13 @@ class Engine:
         return self._sum_over_devices(counts)
 
     def _evaluation(self, values: list[Any], totals: Any, batch: MicroBatch) -> Any:
-        def sums(values: list[Any], batch: MicroBatch) -> Any:
+        def added(values: list[Any], totals: Any, batch: MicroBatch) -> Any:
             with self.store.bound(list(values)):
-                scope = self._scope(0, 0, training=False)
-                return self._sum_over_devices(self.plan.objective.evaluate(self.model, batch, scope))
+                return totals + self.plan.objective.evaluate(self.model, batch, self._scope(0, 0, training=False))
 
         spec = jax.sharding.PartitionSpec
-        return totals + self._sharded(sums, (spec(), spec(DATA_AXIS)), spec())(values, batch)
+        rows = spec(DATA_AXIS)
+        return self._sharded(added, (spec(), rows, rows), rows)(values, totals, batch)
 
     def _prediction(self, values: list[Any], batch: MicroBatch) -> Any:
         def outputs(values: list[Any], batch: MicroBatch) -> Any:
@@ -261,6 +278,13 @@ def scan(body: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
         return lax.scan(body, carry, xs)
     carry, _ = body(carry, jax.tree.map(lambda leaf: leaf[0], xs))
     return carry, None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """unifit.contract.engine.IsOutOfMemory: XLA says it in its message, whatever class it raises."""
+    if isinstance(error, (RuntimeError, ValueError)):
+        return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
+    return isinstance(error, MemoryError)
 
 
 def clip(gradients: list[Any], plan: Plan) -> tuple[list[Any], Any]:

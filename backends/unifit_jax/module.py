@@ -22,16 +22,32 @@ class Store:
     """The one home of a model's arrays: a list that is replaced whole. Modules hold (store, index) handles."""
 
     def __init__(self, values: list[Any]):
-        self.values = values
+        self.hold(values, spans_processes=False)
+
+    def hold(self, values: list[Any], spans_processes: bool) -> None:
+        """Replaces the arrays by others, which may be spread over the devices of several processes."""
+        self.values, self._spans_processes = values, spans_processes
+
+    def read(self, index: int) -> Any:
+        """The array for computations of this process alone: its own copy of one that spans several."""
+        value = self.values[index]
+        return value.addressable_data(0) if self._spans_processes else value
+
+    def write(self, index: int, value: Any) -> None:
+        """Replaces an array by a host array, or by one of this process."""
+        if self._spans_processes:
+            value = distribution.replicated(value, self.values[index].sharding)
+        self.values[index] = value
 
     @contextlib.contextmanager
     def bound(self, values: list[Any]) -> Iterator[None]:
         """Runs a function of `values`: the handles read and assign this list meanwhile."""
-        kept, self.values = self.values, values
+        kept, spans = self.values, self._spans_processes
+        self.hold(values, spans_processes=False)
         try:
             yield
         finally:
-            self.values = kept
+            self.hold(kept, spans)
 
 
 class Module:
@@ -68,22 +84,22 @@ class Module:
 
     def read_parameter(self, name: str) -> np.ndarray:
         store, index = self._handles[name]
-        return np.array(store.values[index])
+        return np.array(store.read(index))
 
     def write_parameter(self, name: str, value: np.ndarray) -> None:
         store, index = self._handles[name]
         old = store.values[index]
-        store.values[index] = jax.device_put(np.asarray(value, old.dtype), old.sharding)
+        store.write(index, distribution.replicated(np.asarray(value, old.dtype), old.sharding))
 
     def assign(self, name: str, value: Any) -> None:
         store, index = self._handles[name]
-        store.values[index] = jax.lax.stop_gradient(value)
+        store.write(index, jax.lax.stop_gradient(value))
 
     def __getattr__(self, name: str) -> Any:
         fields = self.__dict__
         handle = fields.get("_handles", {}).get(name)
         if handle is not None:
-            return handle[0].values[handle[1]]
+            return handle[0].read(handle[1])
         if name in fields.get("_modules", ()):
             return fields["_modules"][name]
         raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from unifit.contract.values import MicroBatch, Plan, Window
 from unifit_tensorflow import random
 from unifit_tensorflow.compiled import Compiled, Leaves, flattened
 from unifit_tensorflow.distribution import Devices
+from unifit_tensorflow.gradients import accumulator, clip, dense
 from unifit_tensorflow.module import Module, adopt
 from unifit_tensorflow.optimizers import Optimizer
 
@@ -33,8 +35,24 @@ class Rates(NamedTuple):
     table: Any
 
 
+Reduce = Callable[[Any], Any]
+"""Sums of a tensor or a list of tensors over devices."""
+
+
+class Ends(NamedTuple):
+    """What a window's passes come to, on each device.
+
+    Attributes:
+        reduce: Sums over devices: the window's gradients and sums, its counts, and what layers sum in their passes.
+        finish: (reduced gradients and, last, sums; the buffers' values before the window) -> what the device returns.
+    """
+
+    reduce: Reduce
+    finish: Callable[[list[Any], list[Any]], Any]
+
+
 class Engine:
-    """unifit.contract.engine.Engine on TensorFlow: one process drives all local devices.
+    """unifit.contract.engine.Engine on TensorFlow: a process drives all of its local devices.
 
     The loop lies outside `strategy.run` because layers may reduce over devices in their forward pass: a collective is
     legal in replica context only where no new graph is being defined. So each micro-batch is a `run` of its own that
@@ -61,7 +79,8 @@ class Engine:
         self._counts_first = plan.objective.counts_first
         self.traces = 0
         self._train, self._evaluate = Compiled(self._update), Compiled(self._evaluation)
-        self._predict = Compiled(self._prediction)
+        self._predict, self._probe = Compiled(self._prediction), Compiled(self._trial)
+        self._totals_of_processes = tf.function(self._gathered_totals, autograph=False)
 
     # The border
 
@@ -76,6 +95,16 @@ class Engine:
     def train(self, totals: Any, placed: Placed) -> Any:
         return self._train(*placed, totals, *self._rates)
 
+    def probe(self, placed: Placed) -> None:
+        before = [variable.numpy() for variable in self._buffers]
+        try:
+            self._probe(*placed).numpy()
+        except Exception:
+            # It may have stopped between a layer's assignment and the end, which takes it back.
+            for variable, value in zip(self._buffers, before, strict=True):
+                variable.assign(value)
+            raise
+
     def evaluate(self, totals: Any, batch: MicroBatch) -> Any:
         with self.devices.host():
             leaves = flattened(batch)
@@ -88,6 +117,9 @@ class Engine:
         return tree.map(lambda leaf: leaf.numpy(), self._predict.trace(leaves)(*leaves.tensors))
 
     def read(self, totals: Any, evaluation: bool) -> np.ndarray:
+        if evaluation and self.placement.processes > 1:
+            # In the order of the processes, in float64: the same sum everywhere.
+            return self._totals_of_processes(totals).numpy().astype(np.float64).sum(axis=0)
         return totals.numpy().astype(np.float64)
 
     def iterations(self) -> int:
@@ -117,43 +149,63 @@ class Engine:
 
     def _update(self, batch: MicroBatch, live: Any, step: Any, totals: Any, start: Any, table: Any) -> Any:
         self.traces += 1
-        pieces, rates = self._pieces(batch, axis=1), Rates(start, table)
-        if self.plan.accumulation == 1:
-            added = self._update_at_once(pieces, step, rates)
-        else:
-            added = self._update_in_pieces(pieces, live, step, rates)
+        rates = Rates(start, table)
+        ends = Ends(self.devices.all_reduce, lambda summed, before: self._apply(summed, before, rates))
+        added = self._window(batch, live, step, ends)
         return totals + self.devices.results(added)[0]
 
-    def _update_at_once(self, pieces: list[MicroBatch], step: Any, rates: Rates) -> Any:
+    def _trial(self, batch: MicroBatch, live: Any, step: Any) -> Any:
+        """An update without its end: buffers get back what they had. The result only keeps TensorFlow from pruning.
+
+        Between processes nothing is summed, since one may run out of memory where others do not; what a reduction packs
+        its values into is made all the same.
+        """
+
+        def finish(summed: list[Any], before: list[Any]) -> Any:
+            self._restore(before)
+            return tf.reduce_sum(tf.concat([tf.reshape(value, [-1]) for value in summed], axis=0))
+
+        reduce = self.devices.all_reduce if self.placement.processes == 1 else own_share
+        return self.devices.results(self._window(batch, live, step, Ends(reduce, finish)))[0]
+
+    def _window(self, batch: MicroBatch, live: Any, step: Any, ends: Ends) -> Any:
+        """Forward and backward passes of a window, and on each device what `ends` make of their gradients and sums."""
+        pieces = self._pieces(batch, axis=1)
+        if self.plan.accumulation == 1:
+            return self._window_at_once(pieces, step, ends)
+        return self._window_in_pieces(pieces, live, step, ends)
+
+    def _window_at_once(self, pieces: list[MicroBatch], step: Any, ends: Ends) -> Any:
         def replica() -> Any:
             batch = tree.map(lambda leaf: leaf[0], pieces[self.devices.replica()])
             before = [tf.identity(buffer) for buffer in self._buffers]
-            counts = self.devices.all_reduce(self._count(batch, step)) if self._counts_first else None
-            summed = self.devices.all_reduce(self._differentiated(batch, self._scope(step, 0, counts)))
-            return self._apply(summed, before, rates)
+            counts = ends.reduce(self._count(batch, step)) if self._counts_first else None
+            values = self._differentiated(batch, self._training_scope(step, 0, counts, ends.reduce))
+            return ends.finish(ends.reduce(values), before)
 
         return self.devices.run(replica)
 
-    def _update_in_pieces(self, pieces: list[MicroBatch], live: Any, step: Any, rates: Rates) -> Any:
+    def _window_in_pieces(self, pieces: list[MicroBatch], live: Any, step: Any, ends: Ends) -> Any:
         def piece(number: Any) -> MicroBatch:
             return tree.map(lambda leaf: leaf[number], pieces[self.devices.replica()])
 
         def begin() -> list[Any]:
             for variable in (self._sums, *self._gradients):
-                variable.assign(tf.zeros(variable.shape))
+                variable.assign(tf.zeros(variable.shape, tf.float32))
             return [tf.identity(buffer) for buffer in self._buffers]
 
         def accumulate(number: Any) -> None:
-            scope = self._scope(step, number, None if counts is None else self._own(counts))
+            own_counts = None if counts is None else self._own(counts)
+            scope = self._training_scope(step, number, own_counts, ends.reduce)
             values = self._differentiated(piece(number), scope)
             for variable, value in zip((*self._gradients, self._sums), values, strict=True):
                 variable.assign_add(value)
 
-        def finish() -> Any:
-            summed = self.devices.all_reduce([variable.read_value() for variable in (*self._gradients, self._sums)])
-            return self._apply(summed, [self._own(value) for value in before], rates)
+        def end() -> Any:
+            summed = ends.reduce([variable.read_value() for variable in (*self._gradients, self._sums)])
+            return ends.finish(summed, [self._own(value) for value in before])
 
-        counts = self._counts(piece, live, step) if self._counts_first else None
+        counts = self._counts(piece, live, step, ends) if self._counts_first else None
         before = self.devices.run(begin)
         tf.while_loop(
             lambda number: number < live,
@@ -161,9 +213,9 @@ class Engine:
             (tf.constant(0),),
             parallel_iterations=1,
         )
-        return self.devices.run(finish)
+        return self.devices.run(end)
 
-    def _counts(self, piece: Any, live: Any, step: Any) -> Any:
+    def _counts(self, piece: Any, live: Any, step: Any, ends: Ends) -> Any:
         """The window's counts on each device. The first micro-batch lies outside the loop, and gives the shape."""
 
         def count(number: Any) -> tuple[Any, ...]:
@@ -175,29 +227,39 @@ class Engine:
             (tf.constant(1), *count(0)),
             parallel_iterations=1,
         )
-        return self.devices.run(lambda: self.devices.all_reduce(counts[self.devices.replica()]))
+        return self.devices.run(lambda: ends.reduce(counts[self.devices.replica()]))
 
     def _evaluation(self, batch: MicroBatch, totals: Any) -> Any:
         pieces = self._pieces(batch, axis=0)
 
         def replica() -> Any:
-            scope = self._scope(0, 0, training=False)
+            scope = self._scope(0, 0)
             return self.plan.objective.evaluate(self.model, pieces[self.devices.replica()], scope)
 
         return tf.add_n([totals, *self.devices.results(self.devices.run(replica))])
 
     def _prediction(self, batch: MicroBatch) -> Any:
-        pieces = self._pieces(batch, axis=0)
+        pieces, several = self._pieces(batch, axis=0), self.placement.processes > 1
 
         def replica() -> Any:
-            scope = self._scope(0, 0, training=False)
-            return self.plan.objective.predict(self.model, pieces[self.devices.replica()], scope)
+            scope = self._scope(0, 0)
+            output = self.plan.objective.predict(self.model, pieces[self.devices.replica()], scope)
+            return tree.pack(output, self.devices.all_gather(tree.leaves(output))) if several else output
 
-        return tree.map(lambda leaf: tf.concat(self.devices.results(leaf), axis=0), self.devices.run(replica))
+        def joined(leaf: Any) -> Any:
+            parts = self.devices.results(leaf)
+            return parts[0] if several else tf.concat(parts, axis=0)
+
+        return tree.map(joined, self.devices.run(replica))
+
+    def _gathered_totals(self, totals: Any) -> Any:
+        """Each process' totals, one a row. Every device brings its process' own; one of each process is taken."""
+        rows = self.devices.run(lambda: self.devices.all_gather([totals[tf.newaxis]])[0])
+        return self.devices.results(rows)[0][:: self.devices.local]
 
     def _pieces(self, batch: MicroBatch, axis: int) -> list[MicroBatch]:
-        """Each device's rows, in order: cut before they travel."""
-        number = self.placement.devices
+        """The rows of each of this process' devices, in order: cut before they travel."""
+        number = self.devices.local
         if number == 1:
             return [batch]
         cut = [tf.split(leaf, number, axis=axis) for leaf in tree.leaves(batch)]
@@ -209,16 +271,18 @@ class Engine:
 
     # What runs on each device
 
-    def _scope(self, step: Any, micro: Any, totals: Any = None, training: bool = True) -> Scope:
+    def _scope(self, step: Any, micro: Any) -> Scope:
         return Scope(
-            stream=partial(random.stream, self.plan.seed, step, micro, self.devices.replica()),
-            sum_over_devices=self.devices.all_reduce if training and self.placement.devices > 1 else None,
+            stream=partial(random.stream, self.plan.seed, step, micro, self.devices.number()),
             pieces=self.plan.accumulation * self.placement.devices,
-            totals=totals,
         )
 
+    def _training_scope(self, step: Any, micro: Any, totals: Any, reduce: Reduce) -> Scope:
+        scope = self._scope(step, micro)._replace(totals=totals)
+        return scope._replace(sum_over_devices=reduce) if self.placement.devices > 1 else scope
+
     def _count(self, batch: MicroBatch, step: Any) -> Any:
-        return self.plan.objective.count(self.model, batch, self._scope(step, 0, training=False))
+        return self.plan.objective.count(self.model, batch, self._scope(step, 0))
 
     def _differentiated(self, batch: MicroBatch, scope: Scope) -> list[Any]:
         """One micro-batch's gradients, and last its sums."""
@@ -243,42 +307,22 @@ class Engine:
             return tf.concat([sums, tf.stack([1.0, 0.0, norm])], axis=0)
 
         def skip() -> Any:
-            for buffer, value in zip(self._buffers, before, strict=True):
-                buffer.assign(value)
+            self._restore(before)
             return tf.concat([tf.zeros_like(sums), [0.0, 1.0, 0.0]], axis=0)
 
         return tf.cond(verdict.applied, update, skip)
 
-
-def accumulator(shape: Any) -> tf.Variable:
-    """A float32 variable with a value of its own on each device."""
-    return tf.Variable(
-        tf.zeros(shape),
-        trainable=False,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.SUM,
-    )
+    def _restore(self, before: list[Any]) -> None:
+        """Gives buffers back what they had before the window."""
+        for buffer, value in zip(self._buffers, before, strict=True):
+            buffer.assign(value)
 
 
-def dense(gradient: Any, shape: Any) -> Any:
-    """The gradient as a tensor: zeros where there is none, rows summed where an embedding gave (indices, rows)."""
-    if gradient is None:
-        return tf.zeros(shape)
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, shape[0])
-    return gradient
+def own_share(values: Any) -> Any:
+    """A reduction that leaves every device with its own."""
+    return values
 
 
-def clip(gradients: list[Any], factor: Any, plan: Plan) -> tuple[list[Any], Any]:
-    """Gradients times `factor`, clipped by global norm, by min(1, c / norm), or by value.
-
-    Returns the norm before clipping too, 0 when it is not needed.
-    """
-    norm = tf.zeros(())
-    if plan.clip_norm is not None:
-        norm = tf.sqrt(2.0 * sum((tf.nn.l2_loss(g) for g in gradients), tf.zeros(()))) * factor
-        factor = factor * tf.minimum(1.0, plan.clip_norm / norm)
-    gradients = [g * factor for g in gradients]
-    if plan.clip_value is not None:
-        gradients = [tf.clip_by_value(g, -plan.clip_value, plan.clip_value) for g in gradients]
-    return gradients, norm
+def is_out_of_memory(error: BaseException) -> bool:
+    """unifit.contract.engine.IsOutOfMemory."""
+    return isinstance(error, (tf.errors.ResourceExhaustedError, MemoryError))

@@ -103,7 +103,8 @@ def _order_of(sampler: Any, rows: int) -> tuple[bool, Callable[[int, int], Seque
     if getattr(sampler, "num_replicas", 1) > 1:
         raise ArgumentError(
             f"The DataLoader has a {type(sampler).__name__} for {sampler.num_replicas} processes. unifit gives each "
-            "process its part of every batch by itself: pass a DataLoader with shuffle=True and the global batch_size."
+            "process its part of every batch by itself: pass a DataLoader with shuffle=True and the global batch_size. "
+            "Where each process shall read rows of its own, say so: uf.data.PerProcess(loader)."
         )
 
     def order(epoch: int, seed: int) -> Sequence[int]:

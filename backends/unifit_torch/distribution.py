@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import contextlib
 import multiprocessing
@@ -14,12 +13,19 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from unifit.contract.distribution import DataParallel
 from unifit.contract.job import Job
 from unifit.contract.values import Placement
 from unifit.errors import UnsupportedError
-from unifit_torch import START_FOLDER
+from unifit_torch import START_FOLDER, group
+from unifit_torch.store import Store
+
+_ALONE = Job("none", process=0, processes=1, local_process=0, local_processes=1)
+
+# Launchers that may show each process the one GPU that is meant for it.
+_BINDS_DEVICES = ("slurm", "openmpi")
 
 
 class Devices:
@@ -27,22 +33,28 @@ class Devices:
 
     Attributes:
         placement: Which rows this process loads.
+        store: What the job's processes talk through; None when there is one process.
         device: Where its model lives.
         in_use: Whether an engine was made on it; the script cannot be restarted then.
     """
 
-    def __init__(self, device: torch.device, process: int = 0, processes: int = 1):
-        self.store = None
-        self.placement = Placement(process, processes, devices=processes)
-        self.device = device
+    def __init__(self, device: torch.device, placement: Placement, store: Store | None = None):
+        self.device, self.placement, self.store = device, placement, store
         self.in_use = False
+        self._sums_group: Any = None
+
+    def sum_in_place(self, tensor: Tensor) -> None:
+        """Sums a tensor over all processes, all of which call it in the same order.
+
+        In a process group of its own: DDP's collectives come when gradients are ready, and where a process leaves
+        parameters out that another one uses, they come in another order among these.
+        """
+        if self._sums_group is None:
+            self._sums_group = dist.new_group()
+        dist.all_reduce(tensor, group=self._sums_group)
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
-
-    def wait(self) -> None:
-        if self.placement.processes > 1:
-            dist.barrier()
 
 
 _devices: Devices | None = None
@@ -54,12 +66,14 @@ def prepare(distribution: DataParallel | None, job: Job | None) -> Devices:
     Where several devices are wanted outside a job, the process is replaced: the script starts again as a job.
 
     Raises:
+        StartError: When the processes of the job do not find each other in time.
         UnsupportedError: When the job has another number of processes, the machine fewer devices, or when this process
             cannot be replaced.
     """
     wished = 1 if distribution is None else distribution.devices
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return _of_job(None if distribution is None else wished)
+    job = job or group.joined_job()
+    if job is not None:
+        return _of_job(None if distribution is None else wished, job)
     if wished is None:
         wished = torch.cuda.device_count() or int(os.environ.get("UNIFIT_CPU_DEVICES") or 1)
     if torch.cuda.is_available() and wished > torch.cuda.device_count():
@@ -69,16 +83,7 @@ def prepare(distribution: DataParallel | None, job: Job | None) -> Devices:
         )
     if wished > 1:
         relaunch(wished)
-    return _only_device(0)
-
-
-def _only_device(process: int, processes: int = 1, index: int = 0) -> Devices:
-    """The one Devices of this process."""
-    global _devices
-    if _devices is None:
-        device = torch.device("cuda", index) if torch.cuda.is_available() else torch.device("cpu")
-        _devices = Devices(device, process, processes)
-    return _devices
+    return _only_devices(0, _ALONE)
 
 
 def cores() -> int:
@@ -89,42 +94,39 @@ def cores() -> int:
 # Inside a job
 
 
-def _of_job(wished: int | None) -> Devices:
-    """This process as one of the job that RANK and WORLD_SIZE describe; joins its process group on first use."""
-    process, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if wished is not None and wished != processes:
+def _of_job(wished: int | None, job: Job) -> Devices:
+    """This process as one of a job; joins its process group on first use."""
+    if wished is not None and wished != job.processes:
         raise UnsupportedError(
-            f"DataParallel(devices={wished}) on torch: this job has {processes} process(es), one a device. "
+            f"DataParallel(devices={wished}) on torch: this job has {job.processes} process(es), one a device. "
             f"Start {wished} of them (torchrun --nproc-per-node {wished} script.py), or pass devices=None."
         )
-    index = int(os.environ.get("LOCAL_RANK", 0))
-    if torch.cuda.is_available() and index >= torch.cuda.device_count():
+    shown, index = torch.cuda.device_count(), job.local_process
+    if shown == 1 and job.launcher in _BINDS_DEVICES:
+        index = 0
+    if torch.cuda.is_available() and index >= shown:
         raise UnsupportedError(
-            f"unifit on torch: process {process} is number {index + 1} of this machine, which shows "
-            f"{torch.cuda.device_count()} GPU(s); it needs one for each process."
+            f"unifit on torch: process {job.process} is number {index + 1} of this machine, which shows "
+            f"{shown} GPU(s); it needs one for each process."
         )
-    if processes > 1 and _devices is None:
-        _join(index, processes)
-    return _only_device(process, processes, index)
+    return _only_devices(index, job)
 
 
-def _join(index: int, processes: int) -> None:
-    if torch.cuda.is_available():
-        torch.cuda.set_device(index)
-    elif "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", processes))))
-    if not dist.is_initialized():
-        if torch.cuda.is_available():
-            dist.init_process_group("nccl", device_id=torch.device("cuda", index))
-        else:
-            dist.init_process_group("gloo")
-        atexit.register(_leave)
-
-
-def _leave() -> None:
-    # After an error the other processes may be in a collective that this one will never enter: nothing to wait for.
-    if dist.is_initialized() and not hasattr(sys, "last_value"):
-        dist.destroy_process_group()
+def _only_devices(index: int, job: Job) -> Devices:
+    """The one Devices of this process, made on first use."""
+    global _devices
+    if _devices is None:
+        on_gpu = torch.cuda.is_available()
+        device = torch.device("cuda", index) if on_gpu else torch.device("cpu")
+        store = None
+        if job.processes > 1:
+            if on_gpu:
+                torch.cuda.set_device(device)
+            elif "OMP_NUM_THREADS" not in os.environ:
+                torch.set_num_threads(max(1, cores() // job.local_processes))
+            store = group.join(job, device)
+        _devices = Devices(device, Placement(job.process, job.processes, devices=job.processes), store)
+    return _devices
 
 
 # Becoming a job

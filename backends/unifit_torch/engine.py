@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,6 +31,14 @@ _UNSYNCED_BUFFERS = {
 if len(_UNSYNCED_BUFFERS) > 1:
     del _UNSYNCED_BUFFERS["broadcast_buffers"]
 
+# What torch's allocator of host memory, its CUDA calls outside the caching allocator, and cuBLAS say.
+_OUT_OF_MEMORY = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
 
 class Placed(NamedTuple):
     """A window on the device: its live micro-batches."""
@@ -38,20 +47,28 @@ class Placed(NamedTuple):
     step: int
 
 
+ScopeOf = Callable[[int], Scope]
+"""The scope of a window's micro-batch, by its number."""
+
+
 class SumOverDevices(torch.autograd.Function):
-    """The sum of a tensor over all processes. Every process' loss depends on it, so gradients are summed as well."""
+    """The sum of a tensor over all processes by `reduce`, which changes a tensor in place.
+
+    Every process' loss depends on it, so gradients are summed as well.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, reduce: Callable[[Tensor], None]) -> Tensor:
+        ctx.reduce = reduce
         total = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
+        reduce(total)
         return total
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
+        ctx.reduce(total)
+        return total, None
 
 
 class Anchor(torch.autograd.Function):
@@ -88,6 +105,17 @@ class Replica(nn.Module):
         else:
             loss, sums = self.objective.train(self.model, batch, scope)
         return Anchor.apply(loss, sums, self.sums, *self.params)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """unifit.contract.engine.IsOutOfMemory."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
+
+
+def _keep(x: Tensor) -> None:
+    """What stands in for a sum over devices where none must be waited for."""
 
 
 class Engine:
@@ -132,17 +160,16 @@ class Engine:
         self._own_sums = torch.tensor([1.0, 0.0] if plan.clip_norm is not None else [1.0, 0.0, 0.0], device=device)
         self._skipped_sums = torch.tensor([*zeros, 0.0, 1.0, 0.0], device=device)
         self._pieces = plan.accumulation * self.placement.devices
-        self._sum_over_devices = None
         self.set_rates(0, np.zeros(1, np.float32))
         if self._world > 1:
-            self._sum_over_devices = SumOverDevices.apply
-            self._wrap()
+            # The last layers' gradients are ready first: their bucket is on its way while the others are computed.
+            self._wrap([tensor for path, tensor in reversed(variables.items()) if path in plan.trainable])
 
-    def _wrap(self) -> None:
-        self._replica = Replica(self.model, self.objective, self._params, self.device)
+    def _wrap(self, params: list[Tensor]) -> None:
+        self._replica = Replica(self.model, self.objective, params, self.device)
         self._ddp = DistributedDataParallel(self._replica, gradient_as_bucket_view=True, **_UNSYNCED_BUFFERS)
         # DDP lays its buckets out anew after the first backward pass. Two passes without a batch settle them before any
-        # update, in an order that is the parameters' own, so that a resumed run adds in the same order.
+        # update, in the order of `params`, so that a resumed run adds in the same order.
         for _ in range(2):
             self._ddp(None, None).backward()
 
@@ -180,13 +207,32 @@ class Engine:
         if self._buffers is not None:
             self._buffers.take()
         with self._default_device:
-            counts = self._counts(placed) if self.objective.counts_first else None
-            if self._ddp is None:
-                sums, gradients = self._alone(placed, counts)
-            else:
-                sums, gradients = self._together(placed, counts)
+            scope = self._window_scope(placed, self.devices.sum_in_place)
+            sums, gradients = self._alone(placed, scope) if self._ddp is None else self._together(placed, scope)
             with self._no_grad:
                 return self._update(totals, sums, gradients)
+
+    def probe(self, placed: Placed) -> None:
+        # Without a collective: where one process runs out of memory, no other waits for it. DDP's buckets and those of
+        # its communication library were allocated when the model was wrapped.
+        if self._buffers is not None:
+            self._buffers.take()
+        on_gpu = [] if self._on_cpu else [self.device]
+        if on_gpu:
+            torch.cuda.empty_cache()  # what an earlier, greater try left behind in pieces
+        try:
+            with torch.random.fork_rng(on_gpu), self._default_device:
+                scope = self._window_scope(placed, _keep)
+                if self._ddp is None:
+                    self._alone(placed, scope)
+                else:
+                    self._accumulate(list(enumerate(placed.batches)), scope)
+                if on_gpu:
+                    torch.cuda.synchronize(self.device)
+        finally:
+            self._clear_gradients()
+            if self._buffers is not None:
+                self._buffers.restore()
 
     def evaluate(self, totals: Tensor, batch: MicroBatch) -> Tensor:
         with self._no_grad, self._default_device:
@@ -223,33 +269,45 @@ class Engine:
 
     # One update
 
-    def _alone(self, placed: Placed, counts: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    def _alone(self, placed: Placed, scope: ScopeOf) -> tuple[Tensor, list[Tensor]]:
         """Sums and gradients of a window on one device."""
         params, sums = self._params, None
-        for param in params:
-            param.grad = None
+        self._clear_gradients()
         for number, batch in enumerate(placed.batches):
-            loss, more = self.objective.train(self.model, batch, self._scope_of(placed.step, number, counts))
+            loss, more = self.objective.train(self.model, batch, scope(number))
             if loss.requires_grad:
                 loss.backward()
             sums = more if sums is None else sums + more
         # A parameter that the loss did not use has gradient zero: decay and momentum apply to it.
         return sums, [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
 
-    def _together(self, placed: Placed, counts: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    def _together(self, placed: Placed, scope: ScopeOf) -> tuple[Tensor, list[Tensor]]:
         """The same summed over devices: DDP reduces in the last backward pass, in its buckets."""
-        ddp, params, sums = self._ddp, self._params, self._replica.sums
-        torch._foreach_zero_([sums.grad, *(p.grad for p in params)])
-        *accumulated, last = [(i, batch) for i, batch in enumerate(placed.batches)]
-        with ddp.no_sync() if accumulated else contextlib.nullcontext():
-            for number, batch in accumulated:
-                ddp(batch, self._scope_of(placed.step, number, counts)).backward()
-        number, batch = last
-        ddp(batch, self._scope_of(placed.step, number, counts)).backward()
+        *accumulated, (number, batch) = enumerate(placed.batches)
+        self._clear_gradients()
+        self._accumulate(accumulated, scope)
+        self._ddp(batch, scope(number)).backward()
         # DDP divides by the number of processes.
-        gradients = [sums.grad, *(p.grad for p in params)]
+        gradients = self._ddp_gradients()
         torch._foreach_mul_(gradients, self._world)
         return gradients[0], gradients[1:]
+
+    def _accumulate(self, numbered: list[tuple[int, MicroBatch]], scope: ScopeOf) -> None:
+        """Adds to the gradients of this process alone, in the parameters' dtype: DDP's buckets are of no other."""
+        with self._ddp.no_sync() if numbered else contextlib.nullcontext():
+            for number, batch in numbered:
+                self._ddp(batch, scope(number)).backward()
+
+    def _ddp_gradients(self) -> list[Tensor]:
+        """The sums and each parameter's gradient, which are views of DDP's buckets for good."""
+        return [self._replica.sums.grad, *(p.grad for p in self._params)]
+
+    def _clear_gradients(self) -> None:
+        if self._ddp is not None:
+            torch._foreach_zero_(self._ddp_gradients())
+            return
+        for param in self._params:
+            param.grad = None
 
     def _update(self, totals: Tensor, sums: Tensor, gradients: list[Tensor]) -> Tensor:
         plan = self.plan
@@ -277,20 +335,27 @@ class Engine:
         self._iterations += applied
         return totals.add_(torch.where(applied, torch.cat(parts), self._skipped_sums))
 
-    def _counts(self, placed: Placed) -> Tensor:
-        """The window's divisors, summed over micro-batches and devices."""
-        scope = self._scope()
-        with self._no_grad:
-            counts = sum(self.objective.count(self.model, batch, scope) for batch in placed.batches)
-            if self._world > 1:
-                dist.all_reduce(counts)
-            return counts
-
     # Helpers
 
-    def _scope_of(self, step: int, number: int, counts: Tensor | None) -> Scope:
-        stream = partial(random.stream, self.plan.seed, step, number, self._rank)
-        return Scope(stream, self._sum_over_devices, self._pieces, counts)
+    def _window_scope(self, placed: Placed, sum_in_place: Callable[[Tensor], None]) -> ScopeOf:
+        """The scope of each of a window's micro-batches, and its divisors where the objective needs them first."""
+        several = self._world > 1
+        counts = None
+        if self.objective.counts_first:
+            scope = self._scope()
+            with self._no_grad:
+                counts = sum(self.objective.count(self.model, batch, scope) for batch in placed.batches)
+                if several:
+                    sum_in_place(counts)
+
+        def sum_over_devices(x: Tensor) -> Tensor:
+            return SumOverDevices.apply(x, sum_in_place)
+
+        def scope_of(number: int) -> Scope:
+            stream = partial(random.stream, self.plan.seed, placed.step, number, self._rank)
+            return Scope(stream, sum_over_devices if several else None, self._pieces, counts)
+
+        return scope_of
 
     def _scope(self) -> Scope:
         """For passes that do not train."""

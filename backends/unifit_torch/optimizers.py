@@ -26,6 +26,10 @@ class Snapshot:
         """Copies the tensors as they are."""
         torch._foreach_copy_(self._copies, self._tensors)
 
+    def restore(self) -> None:
+        """Puts the copies back."""
+        torch._foreach_copy_(self._tensors, self._copies)
+
     def restore_unless(self, applied: Tensor) -> None:
         """Puts the copies back where `applied`, a bool scalar, is False."""
         for tensor, copy in zip(self._tensors, self._copies, strict=True):

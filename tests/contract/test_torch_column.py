@@ -1,10 +1,14 @@
 """What only the torch backend has: the restart as a job, DDP's reductions, its optimizers' slots, skipped updates."""
 
+import importlib
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +18,9 @@ import unifit as uf
 from unifit.backend import backend
 from unifit.contract import optimizers as rules
 from unifit.contract.distribution import DataParallel
+from unifit.contract.job import Job
 from unifit.contract.values import MicroBatch, Plan, Window
-from unifit.errors import UnsupportedError
+from unifit.errors import StartError, UnsupportedError
 from unifit.training.objective import Layout, Objective
 from unifit.training.outputs import Output, Term
 
@@ -140,11 +145,52 @@ def test_restart_is_refused_before_training(tmp_path, monkeypatch, how):
     assert "torchrun --nproc-per-node 2 script.py" in ended.stderr
 
 
-def test_job_of_another_size_is_refused(monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UnsupportedError, match=r"devices=3.*2 process"):
-        backend.distribution.prepare(DataParallel(devices=3), None)
+def test_job_of_another_size_is_refused():
+    with pytest.raises(UnsupportedError, match=r"devices=3.*2 process.*devices=None"):
+        backend.distribution.prepare(DataParallel(devices=3), Job("torchrun", 0, 2, 0, 2, "127.0.0.1:1"))
+
+
+@pytest.fixture
+def group(monkeypatch):
+    """The module that joins jobs, in a hurry."""
+    module = importlib.import_module("unifit_torch.group")
+    monkeypatch.setattr(module, "START_TIMEOUT_S", 0.5)
+    return module
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "slurm"])
+@pytest.mark.parametrize(
+    ("process", "address", "reason"),
+    [
+        (0, "127.0.0.1:{busy}", "port {busy} is in use"),
+        (0, "127.0.0.1:{free}", "processes did not come: 1, 2"),
+        (1, "127.0.0.1:{busy}", "did not answer as the store of a job"),
+        (1, "127.0.0.1:{free}", "nobody answered there in 0.5 s"),
+        (1, "no.host.invalid:{free}", "name is not known"),
+        (1, "somewhere", "host:port"),
+    ],
+)
+def test_job_that_does_not_come_together_is_a_start_error(group, launcher, process, address, reason):
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        ports = {"busy": mute.getsockname()[1], "free": free_port()}
+        job = Job(launcher, process, 3, process, 3, address.format(**ports))
+        with pytest.raises(StartError) as error:
+            group.join(job, torch_device())
+    assert f"Process {process} of 3" in str(error.value)
+    assert job.coordinator in str(error.value)
+    assert reason.format(**ports) in str(error.value)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def torch_device():
+    return importlib.import_module("torch").device("cpu")
 
 
 JOB = """
@@ -204,8 +250,8 @@ JOB = """
 
     results = {
         "accumulation 1": measured(1),
-        "accumulation 4": measured(4),
-        "counts first": measured(4, uf.losses.MeanSquaredError(reduction="mean_with_sample_weight")),
+        "accumulation 8": measured(8),
+        "counts first": measured(8, uf.losses.MeanSquaredError(reduction="mean_with_sample_weight")),
     }
     with open(f"{sys.argv[1]}/{os.environ['RANK']}.json", "w") as file:
         json.dump(results, file)
@@ -223,7 +269,7 @@ def job(tmp_path_factory):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.mark.parametrize(("case", "accumulation"), [("accumulation 1", 1), ("accumulation 4", 4)])
+@pytest.mark.parametrize(("case", "accumulation"), [("accumulation 1", 1), ("accumulation 8", 8)])
 def test_ddp_reduces_once_an_update(job, case, accumulation):
     for rank in job:
         # The profiler begins with the first batch, after the two passes that settle DDP's buckets.
@@ -236,15 +282,208 @@ def test_counts_cost_one_small_reduction_more(job):
 
 
 def test_ranks_train_on_disjoint_rows(job):
-    first, second = (rank["accumulation 4"]["rows"] for rank in job)
-    assert len(first) == len(second) == 8 * 4 * JOB_STEPS // 2
-    assert sorted(first + second) == list(range(8 * 4 * JOB_STEPS))
+    first, second = (rank["accumulation 8"]["rows"] for rank in job)
+    assert len(first) == len(second) == 8 * 8 * JOB_STEPS // 2
+    assert sorted(first + second) == list(range(8 * 8 * JOB_STEPS))
 
 
 def test_parameter_outside_the_loss_decays_in_a_job(job):
     expected = (1 - 0.1 * 0.5) ** JOB_STEPS
     for rank in job:
-        assert rank["accumulation 4"]["decay"] == pytest.approx(expected, rel=FLOAT32_TOLERANCE)
+        assert rank["accumulation 8"]["decay"] == pytest.approx(expected, rel=FLOAT32_TOLERANCE)
+
+
+# A job that no agent looks after: process 0 keeps the store
+
+PAIR = """
+    import json, os, sys, threading, time
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+    import unifit as uf
+    from unifit.backend import backend
+    from unifit.launch.environment import current_job
+    from unifit_torch.engine import Engine, is_out_of_memory
+
+    folder, case = sys.argv[1:]
+    job = current_job()
+    process, processes = (0, 1) if job is None else (job.process, job.processes)
+    intent = None if job is None else uf.DataParallel()
+    WIDE, ROWS, STEPS, ACCUMULATION = 600, 4, 2, 3
+
+    class Branches(uf.Model):
+        # Each process trains another branch. Each has a bucket of DDP's to itself; a BatchNormalization comes after.
+        def __init__(self):
+            super().__init__()
+            self.first, self.a, self.b = (uf.layers.Dense(WIDE) for _ in range(3))
+            self.norm, self.last = uf.layers.BatchNormalization(), uf.layers.Dense(3)
+
+        def call(self, x):
+            h = self.first(x)
+            if processes == 1 or uf.context().abstract:
+                h = uf.ops.where(x[:, :1] > 0, self.a(h), self.b(h))
+            else:
+                h = self.a(h) if x[0, 0] > 0 else self.b(h)
+            if failing and uf.context().training and process == 1:
+                raise torch.OutOfMemoryError("made up")
+            return self.last(self.norm(h))
+
+    failing = False
+
+    def branches():
+        r = np.random.default_rng(0)
+        rows = 2 * ROWS * STEPS * ACCUMULATION
+        x, y = r.normal(size=(rows, 5)).astype("float32"), r.normal(size=(rows, 3)).astype("float32")
+        sides = x.reshape(STEPS, ACCUMULATION, 2, ROWS, 5)[..., 0]
+        sides[:, :, 0], sides[:, :, 1] = 1, -1
+        sides[:, 0] *= -1
+        model = Branches()
+        model.build((None, 5))
+        model.compile(uf.optimizers.SGD(0.001), "mse", gradient_accumulation_steps=ACCUMULATION)
+        options = {"shuffle": False, "verbose": 0, "distribution": intent}
+        loss = model.fit(x, y, batch_size=2 * ROWS, **options).history["loss"]
+        return {"loss": np.array(loss)} | model.weights_by_path()
+
+    probes = []
+
+    def probing(train):
+        def probe_and_train(engine, totals, placed):
+            global failing
+            tensors = [*engine.model.state_dict().values(), *sum(engine._optimizer.slots.values(), [])]
+            before = [tensor.clone() for tensor in [*tensors, torch.get_rng_state()]]
+            engine.probe(placed)
+            failing = True
+            try:
+                engine.probe(placed)
+                failed = False
+            except torch.OutOfMemoryError as error:
+                failed = is_out_of_memory(error)
+            failing = False
+            after = [*tensors, torch.get_rng_state()]
+            same = all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+            probes.append([failed, same, engine.iterations()])
+            return train(engine, totals, placed)
+        return probe_and_train
+
+    np.savez(f"{folder}/{case}-{process}.npz", **branches())
+    if job is not None and case == "whole":
+        Engine.train = probing(Engine.train)
+        np.savez(f"{folder}/probed-{process}.npz", **branches())
+
+    if job is not None:
+        store = backend.distribution.prepare(intent, job).store
+        if process == 0:
+            store.put("text", "first")
+            store.put("text", "second \u00fc\\n")
+            store.put("gone", "")
+            store.delete("gone")
+            store.delete("never there")
+            store.put("ready", "")
+        met = store.get("ready", 30.0) == ""
+        texts = [store.get("text", 0.0), store.get("gone", 0.0), store.get("never there", 0.2)]
+        waited = []
+        waiting = threading.Thread(target=lambda: waited.append(store.get("late", 30.0)))
+        waiting.start()
+        start = time.monotonic()
+        for number in range(100):
+            store.put(f"many {process}", str(number))
+        busy_s = time.monotonic() - start
+        alone = waiting.is_alive()
+        store.get(f"many {1 - process}", 30.0)
+        store.put(f"done {process}", "")
+        if store.get(f"done {1 - process}", 30.0) == "" and process == 0:
+            store.put("late", "here")
+        waiting.join()
+        results = {"met": met, "texts": texts, "waited": waited, "busy_s": busy_s, "alone": alone, "probes": probes}
+        if process == 1 and case == "killed":
+            os.kill(os.getpid(), 9)
+        if process == 0 and case == "killed":
+            import unifit_torch.group
+            unifit_torch.group.FAREWELL_S = 1.0
+        if process == 1:
+            time.sleep(1.0)
+            results["after the end of process 0"] = store.get("text", 0.0)
+        with open(f"{folder}/{case}-{process}.json", "w") as file:
+            json.dump(results, file)
+"""
+
+
+def run_pair(folder, case):
+    """Two processes of PAIR under unifit's own variables; their statuses and what they printed."""
+    write(folder, PAIR, "pair.py")
+    port, processes = free_port(), []
+    for process in range(2):
+        job = {"PROCESS": process, "PROCESSES": 2, "LOCAL_PROCESS": process, "LOCAL_PROCESSES": 2}
+        environment = {f"UNIFIT_{name}": str(value) for name, value in job.items()}
+        environment |= {"UNIFIT_COORDINATOR": f"127.0.0.1:{port}", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-W", "ignore", str(folder / "pair.py"), str(folder), case]
+        with open(folder / f"{case}-{process}.log", "w") as log:
+            started = subprocess.Popen(command, env=os.environ | environment, stdout=log, stderr=log)
+        processes.append(started)
+    deadline = time.monotonic() + JOB_LIMIT_S
+    try:
+        statuses = [process.wait(max(0.0, deadline - time.monotonic())) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return statuses, "\n".join((folder / f"{case}-{process}.log").read_text() for process in range(2))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The folder of a pair that ended as it should."""
+    folder = tmp_path_factory.mktemp("pair")
+    statuses, printed = run_pair(folder, "whole")
+    assert statuses == [0, 0], printed
+    return folder
+
+
+def results(folder, case="whole"):
+    return [json.loads((folder / f"{case}-{process}.json").read_text()) for process in range(2)]
+
+
+def test_store_keeps_replaces_and_forgets_texts(pair):
+    for process in results(pair):
+        assert process["met"]
+        assert process["texts"] == ["second \u00fc\n", None, None]
+
+
+def test_waiting_for_a_text_holds_up_no_other_thread(pair):
+    for process in results(pair):
+        assert process["alone"]
+        assert process["busy_s"] < 5.0
+        assert process["waited"] == ["here"]
+
+
+def test_process_0_keeps_the_store_until_the_others_are_done(pair):
+    assert results(pair)[1]["after the end of process 0"] == "second \u00fc\n"
+
+
+def test_process_that_ends_does_not_wait_for_one_that_was_killed(tmp_path):
+    statuses, printed = run_pair(tmp_path, "killed")
+    assert statuses == [0, -signal.SIGKILL], printed
+
+
+def test_branches_of_single_processes_train_as_on_one_device(pair, monkeypatch):
+    ended = run(pair, monkeypatch, "-W", "ignore", "pair.py", str(pair), "alone")
+    assert ended.status == 0, ended.stderr
+    with np.load(pair / "alone-0.npz") as expected:
+        for process in range(2):
+            with np.load(pair / f"whole-{process}.npz") as got:
+                assert got.files == expected.files
+                for name in expected.files:
+                    np.testing.assert_allclose(
+                        got[name], expected[name], rtol=0, atol=FLOAT32_TOLERANCE, err_msg=f"{process} {name}"
+                    )
+
+
+def test_probe_changes_nothing_and_holds_nobody_up_where_it_fails(pair):
+    for process, seen in enumerate(results(pair)):
+        assert seen["probes"] == [[process == 1, True, step] for step in range(2)]
+        with np.load(pair / f"whole-{process}.npz") as expected, np.load(pair / f"probed-{process}.npz") as got:
+            for name in expected.files:
+                np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
 
 
 # The engine by hand
@@ -306,3 +545,39 @@ def test_skipped_update_changes_nothing(rule, fill):
     engine.train(totals, engine.place(window(2)))
     assert engine.iterations() == 2
     assert all(np.any(state(engine)[name] != before[name]) for name in ("kernel", "bias", "state"))
+
+
+@pytest.mark.parametrize("fill", [None, np.nan], ids=["finite", "nan"])
+def test_probe_of_one_device_changes_nothing(fill):
+    engine = make_engine(rules.SGD(momentum=0.9), clip_norm=1.0)
+    engine.train(engine.zeros(False), engine.place(window(0)))
+    before = state(engine)
+    engine.probe(engine.place(window(1, fill=fill)))
+    after = state(engine)
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+    assert all(parameter.grad is None for parameter in engine.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+            True,
+        ),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("CUDA error: out of memory"), False),
+    ],
+)
+def test_out_of_memory_is_known(error, expected):
+    assert backend.engine.is_out_of_memory(error) is expected
+
+
+def test_out_of_memory_of_the_hosts_allocator_is_known():
+    with pytest.raises(RuntimeError) as error:
+        uf.ops.zeros((2**50,))
+    assert backend.engine.is_out_of_memory(error.value)

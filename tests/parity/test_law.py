@@ -76,23 +76,46 @@ SCENARIOS = [
 ]
 
 
+# On torch each device has a process, so that "two devices" says it all there.
+PROCESSES = pytest.mark.backends(
+    "jax", "tensorflow", reason="on torch devices are processes: two and four of them above"
+)
+
+
 @pytest.mark.parametrize(("scenario", "arguments"), SCENARIOS)
 def test_two_devices_equal_one(run_on, scenario, arguments):
-    one = run_on(1, scenario, **arguments)[0]
-    two = run_on(2, scenario, **arguments)
-    for rank in two:
+    assert_equal_to_one_device(run_on(1, scenario, **arguments)[0], run_on(2, scenario, **arguments), arguments)
+
+
+@pytest.mark.parametrize(("scenario", "arguments"), [SCENARIOS[2], SCENARIOS[4], SCENARIOS[5], SCENARIOS[-1]])
+def test_four_devices_equal_one(run_on, scenario, arguments):
+    assert_equal_to_one_device(run_on(1, scenario, **arguments)[0], run_on(4, scenario, **arguments), arguments)
+
+
+@PROCESSES
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize(("scenario", "arguments"), SCENARIOS)
+def test_two_processes_equal_one_device(run_on, scenario, arguments, devices):
+    """Two processes on this machine stand for two hosts, of one and of two devices each."""
+    got = run_on(devices, scenario, processes=2, **arguments)
+    assert len(got) == 2
+    assert_equal_to_one_device(run_on(1, scenario, **arguments)[0], got, arguments)
+
+
+def assert_equal_to_one_device(one, ranks, arguments):
+    for rank in ranks:
         assert rank.keys() == one.keys()
         skip = {"weight 0.bias"} if arguments.get("optimizer", "sgd") not in ("sgd", "momentum") else set()
         weights = {key: value for key, value in rank.items() if key.startswith("weight ")}
         assert_same_weights(weights, {key: one[key] for key in weights}, rate_sum=0.1, skip=skip)
         for key in rank.keys() - weights.keys():
             np.testing.assert_allclose(rank[key], one[key], rtol=2e-5, atol=1e-6, err_msg=key)
-    for rank in two[1:]:
+    for rank in ranks[1:]:
         for key in rank:
-            np.testing.assert_array_equal(rank[key], two[0][key], err_msg=f"ranks differ in {key}")
+            np.testing.assert_array_equal(rank[key], ranks[0][key], err_msg=f"ranks differ in {key}")
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_every_row_is_seen_once_an_epoch(run_on, devices):
-    for rank in run_on(devices, "rows_seen", epochs=2):
+@pytest.mark.parametrize(("devices", "processes"), [(1, None), (2, None), (2, 2)])
+def test_every_row_is_seen_once_an_epoch(run_on, devices, processes):
+    for rank in run_on(devices, "rows_seen", processes=processes, epochs=2):
         np.testing.assert_array_equal(rank["seen"], np.where(np.arange(64) < 37, 2.0, 0.0))

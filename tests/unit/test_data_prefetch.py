@@ -117,3 +117,12 @@ def test_ahead_keeps_numpy_error_state():
     with np.errstate(divide="raise"):
         with pytest.raises(FloatingPointError):
             read_all([0.0], lambda item: np.float64(1) / np.float64(item))
+
+
+def test_ahead_in_step_makes_as_many_wherever_its_block_ends():
+    for taken in (1, 2, 4):
+        made = []
+        with ahead(range(20), made.append, threaded=True, in_step=True) as running:
+            for _ in range(taken):
+                next(running)
+        assert made == list(range(taken + DEPTH))

@@ -27,6 +27,18 @@ ENDLESS = math.inf
 """`num_batches` of data that never ends."""
 
 
+class Padding(Protocol):
+    """How arrays of a batch become longer on the axis of a sequence's positions."""
+
+    def padded(self, batch: Batch, length: int) -> Batch:
+        """The batch with `length` positions."""
+        ...
+
+    def shape_of(self, leaf: np.ndarray, batch: Batch) -> tuple[Any, ...]:
+        """The shape of one of the batch's arrays without its rows, and with "*" for its positions."""
+        ...
+
+
 class Batch(NamedTuple):
     """This process' rows of one global batch: host arrays with rows on axis 0.
 
@@ -34,6 +46,11 @@ class Batch(NamedTuple):
         x, y, sample_weight: Trees of NumPy arrays (y and sample_weight may be None).
         rows: Rows of the global batch.
         own: Rows of this process among them; the leaves hold one row more, to pad with, when it is 0.
+        owns: The same of every process, where only an exchange could tell; else None.
+        length: Positions that its sequences are to be padded to; 0 where it stays as it is.
+        padding: How that is done; None with length 0.
+        checksum: Of the global batch's arrays, where this process has read more than its own rows and may be asked
+            whether the others have read the same; else None.
     """
 
     x: Tree
@@ -41,6 +58,10 @@ class Batch(NamedTuple):
     sample_weight: Tree
     rows: int
     own: int
+    owns: tuple[int, ...] | None = None
+    length: int = 0
+    padding: Padding | None = None
+    checksum: int | None = None
 
 
 class Source(Protocol):
@@ -114,6 +135,7 @@ class Rows:
         batch_size: Rows of a global batch.
         drop_last: Whether a short last batch is left out.
         shuffle, order, read_ahead, fresh: As in Items.
+        even: Whether all rows have one shape. Where a `collate_fn` decides, processes agree on the shapes of a batch.
     """
 
     load: Callable[[int, int, Iterable[list[int]]], Iterator[Any]]
@@ -124,6 +146,7 @@ class Rows:
     order: Callable[[int, int], Sequence[int]] | None = None
     read_ahead: bool = False
     fresh: bool = False
+    even: bool = True
 
 
 class GlobalGenerator(NamedTuple):
@@ -202,14 +225,18 @@ class OwnRandomness:
             generator.restore(state)
 
 
+class OwnBatchesError(ArgumentError):
+    """A batch size was given for data that comes in batches."""
+
+
 def refuse_batch_size(batch_size: int | None, kind: str) -> None:
     """Keras' rule for data that comes in batches.
 
     Raises:
-        ArgumentError: When a batch size is given.
+        OwnBatchesError: When a batch size is given.
     """
     if batch_size is not None:
-        raise ArgumentError(
+        raise OwnBatchesError(
             f"batch_size={batch_size!r} was given with {kind}, which makes its own batches. Leave batch_size out, and "
             "set it there."
         )

@@ -64,8 +64,9 @@ class Engine(Protocol):
     def probe(self, placed: Any) -> None:
         """The forward and backward passes of `train` on a window, to see whether they fit in memory.
 
-        Waits until they are done. Nothing is assigned or donated: parameters, buffers, slots and iterations stay. It may
-        use collectives, so all processes call it.
+        Waits until they are done. Nothing is assigned or donated: parameters, buffers, slots and iterations stay. It
+        uses no collective between processes, one of which may run out of memory where the others do not: what layers
+        sum over devices are sums over this process' devices, or one device's share.
 
         Raises:
             Exception: The framework's own when memory runs out; `is_out_of_memory` knows it.

@@ -34,8 +34,8 @@ class Job(NamedTuple):
 class Store(Protocol):
     """Small texts under names that all processes of a job see: the control plane, beside the devices' collectives.
 
-    torch: a TCPStore; jax: the key-value client of jax.distributed; tensorflow: the coordination service. Any thread may
-    call it; no call holds another thread's call up for long.
+    torch: a TCPStore; jax: the key-value client of jax.distributed; tensorflow: the coordination service. Any thread
+    may call it; no call holds another thread's call up for long.
     """
 
     def put(self, key: str, value: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from unifit.contract import tree
 from unifit.contract.data import Batch, Slice
 from unifit.data.class_weights import ClassWeights
+from unifit.data.fingerprint import array_facts
 from unifit.data.host import check_int32, host_tree, placed_dtype, row_count
 from unifit.data.order import permutation
 from unifit.errors import ArgumentError
@@ -78,6 +79,16 @@ class ArraySource:
             if self._class_weights is not None:
                 weight = self._class_weights.times(y, weight)
             yield Batch(x, y, weight, rows, count)
+
+    def facts(self) -> dict[str, Any]:
+        """What is equal in all processes that read the same arrays; see `fingerprint`."""
+        columns = tree.leaves(self._columns)
+        return {
+            "rows": self.rows,
+            "batch_size": self.batch_size,
+            "shuffle": self.shuffle,
+            "arrays": [array_facts(column.array) for column in columns],
+        }
 
 
 class Column:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from unifit.contract.data import ENDLESS, Batch, Source
-from unifit.data.windows import Slicer
+from unifit.data.agreement import AgreedSource, Channel, agreed
+from unifit.data.slicer import Slicer
 from unifit.errors import ArgumentError
 from unifit.seed import get_seed
 
@@ -26,17 +27,31 @@ class Feed:
         limit: Batches an epoch (steps_per_epoch, validation_steps), or None for the source's own end.
         first_epoch: The epoch that `first` looks at. Where the source knows its length, a limited feed begins with the
             batch that this epoch would have begun with in a run from epoch 0.
+        channel: What the processes of a job agree through on what only reading can tell: no one else uses it, and all
+            make and read the feed in the same order. None for one process.
+
+    Attributes:
+        source: The source as all processes see it.
 
     Raises:
-        ArgumentError: When the limit is no number of batches, or the source never ends and there is none.
+        ArgumentError: When the limit is no number of batches, or the source never ends and there is none; when
+            processes have sources of different kinds or lengths.
     """
 
-    def __init__(self, source: Source, slicer: Slicer, limit: int | None = None, first_epoch: int = 0):
+    def __init__(
+        self,
+        source: Source,
+        slicer: Slicer,
+        limit: int | None = None,
+        first_epoch: int = 0,
+        channel: Channel | None = None,
+    ):
         if limit is not None and (not isinstance(limit, (int, np.integer)) or isinstance(limit, bool) or limit < 1):
             raise ArgumentError(
                 f"A limit of {limit!r} batches (steps_per_epoch, validation_steps, steps) was given; it needs a whole "
                 "number of at least 1, or None."
             )
+        source = agreed(source, channel, slicer)
         if limit is None and source.num_batches == ENDLESS:
             raise ArgumentError(
                 "The data never ends: pass steps_per_epoch (validation_steps, steps) to say how many batches to read."
@@ -54,6 +69,11 @@ class Feed:
     def reads_ahead(self) -> bool:
         """Whether batches are worth making in a thread."""
         return self.source.read_ahead and self.limit != 1
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the processes of a job read it in step: each batch waits for all of them."""
+        return isinstance(self.source, AgreedSource)
 
     def require(self, epochs: int, what: str) -> None:
         """Refuses, before anything runs, to read what can be read once more than once.

@@ -13,6 +13,7 @@ from unifit.contract import tree
 from unifit.contract.data import Batch, Items, Rows, Slice, Stream
 from unifit.data.arrays import check_batch_size
 from unifit.data.class_weights import ClassWeights
+from unifit.data.fingerprint import checksum
 from unifit.data.host import host_tree, place_dtype, row_count, rows_of
 from unifit.data.order import permutation
 from unifit.errors import ArgumentError, ShapeError
@@ -27,12 +28,15 @@ class LoadedSource:
     Args:
         loader: Batches in their own order, batches by number, or rows by number.
         class_weights: What multiplies the sample weights, by label.
+        any_length: Whether somebody pads the batches to few shapes; else a warning tells of many.
 
     Raises:
         ArgumentError: When there is nothing to load.
     """
 
-    def __init__(self, loader: Stream | Items | Rows, class_weights: ClassWeights | None = None):
+    def __init__(
+        self, loader: Stream | Items | Rows, class_weights: ClassWeights | None = None, any_length: bool = False
+    ):
         self.loader = loader
         self.batch_size: int | None = None
         self.restartable = loader.restartable if isinstance(loader, Stream) else True
@@ -45,7 +49,9 @@ class LoadedSource:
             raise ArgumentError(
                 f"The data has no batch: {_why_empty(loader)}. There is nothing to train or evaluate on."
             )
+        self.even = loader.even if isinstance(loader, Rows) else True
         self._class_weights = class_weights
+        self._any_length = any_length
         self._shapes: set[Any] = set()
 
     def epoch(self, number: int, seed: int, own: Slice, first: int = 0) -> Iterator[Batch]:
@@ -65,7 +71,24 @@ class LoadedSource:
                 raise ArgumentError(f"Batch {index} of the data has no rows; leave it out.")
             part = own(rows)
             count = part.stop - part.start
-            yield self._batch(x, y, weight, part if count else slice(0, 1), rows, count)
+            batch = self._batch(x, y, weight, part if count else slice(0, 1), rows, count)
+            if index == first and count < rows:
+                batch = batch._replace(checksum=checksum(leaves))
+            yield batch
+
+    def facts(self) -> dict[str, Any]:
+        """What is equal in all processes that read the same data; see `fingerprint`."""
+        loader = self.loader
+        facts: dict[str, Any] = {"loader": type(loader).__name__}
+        if isinstance(loader, Stream):
+            known = loader.num_batches
+            facts["num_batches"] = known if known is None or isinstance(known, int) else "endless"
+        elif isinstance(loader, Items):
+            facts |= {"items": loader.num_items, "shuffle": loader.shuffle}
+        else:
+            facts |= {"rows": loader.num_rows, "batch_size": loader.batch_size}
+            facts |= {"shuffle": loader.shuffle, "drop_last": loader.drop_last}
+        return facts
 
     def _by_rows(self, loader: Rows, number: int, seed: int, own: Slice, first: int) -> Iterator[Batch]:
         """Reads this process' rows alone."""
@@ -103,13 +126,13 @@ class LoadedSource:
         return tree.map(lambda leaf: _owned(leaf, self.loader.fresh), part)
 
     def _watch_shapes(self, x: Any) -> None:
-        if len(self._shapes) >= MANY_SHAPES:
+        if self._any_length or len(self._shapes) >= MANY_SHAPES:
             return
         self._shapes.add(tuple(leaf.shape[1:] for leaf in tree.leaves(x)))
         if len(self._shapes) == MANY_SHAPES:
             warnings.warn(
                 f"The data's rows come in many shapes, such as {sorted(self._shapes)}: each is compiled for itself. "
-                "Pad sequences to one length, or to a few, and mask the padding.",
+                "Pad sequences to a few lengths: uf.data.LengthBuckets(data, boundaries) does; and mask the padding.",
                 stacklevel=2,
             )
 

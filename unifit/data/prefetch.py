@@ -23,12 +23,20 @@ _END = object()
 
 @contextlib.contextmanager
 def ahead(
-    items: Iterable[Item], make: Callable[[Item], Made], *, threaded: bool, depth: int = DEPTH
+    items: Iterable[Item], make: Callable[[Item], Made], *, threaded: bool, depth: int = DEPTH, in_step: bool = False
 ) -> Iterator[Iterator[Made]]:
     """`make(item)` for each item, in order. With `threaded`, up to `depth` of them wait ready.
 
     An exception in `items` or `make` comes out of the iterator in its turn, with its traceback. When the block ends,
     early or not, the thread stops and `items` is closed.
+
+    Args:
+        items: What to make something of.
+        make: What to make of an item.
+        threaded: Whether a thread does it.
+        depth: How many may wait.
+        in_step: Whether processes read `items` in step, waiting for each other at each: after a block that ends early,
+            the thread still makes all there is room for, as in every process that has taken as many.
 
     Example:
         >>> with ahead(range(3), float, threaded=True) as made:
@@ -42,18 +50,18 @@ def ahead(
     try:
         yield worker.results()
     finally:
-        worker.stop()
+        worker.stop(at_once=not in_step)
 
 
 class _Worker:
-    """The thread. `ready` carries results; `room` carries one token for each result that may still be made."""
+    """The thread. `ready` carries results; `room` carries True for each result that may still be made, then False."""
 
     def __init__(self, items: Iterable[Any], make: Callable[[Any], Any], depth: int):
         self.ready: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-        self.room: SimpleQueue[None] = SimpleQueue()
+        self.room: SimpleQueue[bool] = SimpleQueue()
         self.stopping = False
         for _ in range(depth):
-            self.room.put(None)
+            self.room.put(True)
         context = contextvars.copy_context()  # np.errstate and its like hold in the thread too
         self.thread = threading.Thread(
             target=context.run, args=(self._run, items, make), name="unifit-read-ahead", daemon=True
@@ -64,8 +72,7 @@ class _Worker:
         iterator = iter(items)
         try:
             while True:
-                self.room.get()
-                if self.stopping:
+                if not self.room.get() or self.stopping:
                     break
                 item = next(iterator, _END)
                 if item is _END:
@@ -87,10 +94,10 @@ class _Worker:
                 return
             if kind == "error":
                 raise value
-            self.room.put(None)
+            self.room.put(True)
             yield value
 
-    def stop(self) -> None:
-        self.stopping = True
-        self.room.put(None)
+    def stop(self, at_once: bool) -> None:
+        self.stopping = at_once
+        self.room.put(False)
         self.thread.join(PATIENCE_S)

@@ -7,7 +7,8 @@ from typing import Any
 
 from unifit.contract import tree
 from unifit.contract.data import Source
-from unifit.data.adapt import is_arrays, make_source
+from unifit.contract.values import Placement
+from unifit.data.adapt import ALONE, in_rows, is_arrays, make_source
 from unifit.data.host import host_tree, row_count
 from unifit.errors import ArgumentError
 
@@ -45,19 +46,22 @@ def _parts(kept: int) -> tuple[slice, slice]:
     return slice(0, kept), slice(kept, None)
 
 
-def validation_source(data: Any, own_batch_size: int | None, batch_size: int | None) -> Source:
+def validation_source(
+    data: Any, own_batch_size: int | None, batch_size: int | None, placement: Placement = ALONE
+) -> Source:
     """The source for fit's `validation_data`: (x, y), (x, y, sample_weight), or anything that yields batches.
 
     Args:
         data: validation_data as given.
         own_batch_size: validation_batch_size as given.
         batch_size: The training data's, which arrays take when they have none of their own.
+        placement: This process' place in its job.
     """
     x, y, weight = data if isinstance(data, tuple) and len(data) == 3 else _pair(data)
-    if own_batch_size is None and is_arrays(x):
+    if own_batch_size is None and in_rows(x):
         own_batch_size = batch_size
     try:
-        return make_source(x, y, weight, batch_size=own_batch_size)
+        return make_source(x, y, weight, batch_size=own_batch_size, placement=placement)
     except ArgumentError as error:
         raise type(error)(f"validation_data: {error}") from error
 

@@ -2,68 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from unifit.contract import tree
 from unifit.contract.data import Batch
-from unifit.contract.values import MicroBatch, Placement, Window
+from unifit.contract.values import MicroBatch, Window
 from unifit.data.host import place_dtype
+from unifit.data.slicer import Cut, Slicer, valid_rows
 from unifit.errors import ShapeError
 
-
-class Slicer:
-    """Cuts global batches for one process: batches are padded to a multiple of the devices, each device takes an equal
-    run.
-
-    Args:
-        placement: This process' place.
-        pad: Whether short batches are padded to the largest one's shape. False on one device only.
-    """
-
-    def __init__(self, placement: Placement, batch_size: int | None, pad: bool = True):
-        self.placement, self.pad = placement, pad
-        self.padded = 0 if batch_size is None else self._rounded(batch_size)
-        self._all_valid = np.zeros((0, 0), np.bool_)
-
-    def _rounded(self, rows: int) -> int:
-        return -(-rows // self.placement.devices) * self.placement.devices
-
-    def own(self, rows: int) -> slice:
-        """This process' rows of a global batch of `rows` rows."""
-        if rows > self.padded or not self.pad:
-            self.padded = self._rounded(rows)
-        share = self.padded // self.placement.processes
-        start = min(self.placement.process * share, rows)
-        return slice(start, min(start + share, rows))
-
-    @property
-    def local(self) -> int:
-        """Rows of this process in a padded batch."""
-        return self.padded // self.placement.processes
-
-    def valid(self, owns: list[int], accumulation: int, rows: int) -> np.ndarray:
-        """Validity of a window's rows: bool, shape (accumulation, rows); the first `owns[i]` of micro-batch i.
-
-        One array stands for all windows without padding; whoever gets it does not write to it.
-        """
-        whole = len(owns) == accumulation and all(own == rows for own in owns)
-        if whole and self._all_valid.shape == (accumulation, rows):
-            return self._all_valid
-        valid = np.zeros((accumulation, rows), np.bool_)
-        for number, own in enumerate(owns):
-            valid[number, :own] = True
-        if whole:
-            self._all_valid = valid
-        return valid
+__all__ = ["Slicer", "padded_batch", "valid_rows", "window_of", "windows"]
 
 
 def padded_batch(batch: Batch, slicer: Slicer) -> MicroBatch:
-    """This process' rows of a batch at the padded size, with their validity."""
-    window = window_of([batch], slicer, 1, 0)
-    return tree.map(lambda leaf: leaf[0], window.batch)
+    """This process' rows of a batch at the padded size, with their validity, as one micro-batch."""
+    return tree.map(lambda leaf: leaf[0], _whole_batch(batch, slicer, 0).batch)
 
 
 def windows(
@@ -86,28 +43,74 @@ def windows(
 
 
 def window_of(group: list[Batch], slicer: Slicer, accumulation: int, step: int) -> Window:
-    """The batches of one update, stacked and padded; missing ones at the end are padding throughout.
+    """The batches of one update, cut into micro-batches, stacked and padded.
 
-    Full batches at accumulation 1 are views; else each leaf is written once, into the window's own array.
+    A window has `accumulation * slicer.pieces` micro-batches: the live ones of all batches, in order, then padding.
     """
-    first = group[0]
-    if accumulation == 1:
-        rows, owns, full = slicer.local, [first.own], first.rows == slicer.padded
-        x, y, weight = (
-            _lone(first.x, first.own, rows),
-            _lone(first.y, first.own, rows),
-            _lone(first.sample_weight, first.own, rows),
-        )
+    pieces = slicer.pieces
+    if accumulation == pieces == 1:
+        return _whole_batch(group[0], slicer, step)
+    if group[0].padding is not None:
+        length = max(batch.length for batch in group)
+        group = [_of_length(batch, length) for batch in group]
+    cut = slicer.cut(group, pieces)
+    runs, full, live = [], True, 0
+    for batch in group:
+        count = cut.live(slicer.most(batch))
+        full = full and cut.full(slicer.least(batch), count)
+        runs.append(_Run(live, count, batch.own, *(_places(cut, batch.own, count) if pieces > 1 else ())))
+        live += count
+    micro_batches, rows = accumulation * pieces, cut.local * cut.rows
+    if accumulation == cut.local == 1 and group[0].own == pieces * rows:
+        nodes = [tree.map(lambda leaf: _writable(leaf).reshape(pieces, rows, *leaf.shape[1:]), n) for n in group[0][:3]]
     else:
-        padded = max(slicer.padded, *(slicer._rounded(batch.rows) for batch in group))
-        rows, owns = padded // slicer.placement.processes, [batch.own for batch in group]
-        full = all(batch.rows == padded for batch in group)
 
         def stack(*leaves: np.ndarray) -> np.ndarray:
-            return _stacked(leaves, owns, accumulation, rows)
+            return _stacked(leaves, runs, micro_batches, rows)
 
-        x, y, weight = (tree.map(stack, *nodes) for nodes in zip(*(batch[:3] for batch in group), strict=True))
-    return Window(MicroBatch(x, y, weight, slicer.valid(owns, accumulation, rows)), len(group), full, step)
+        nodes = [tree.map(stack, *parts) for parts in zip(*(batch[:3] for batch in group), strict=True)]
+    x, y, weight = nodes
+    return Window(MicroBatch(x, y, weight, _validity(runs, micro_batches, rows)), live, full, step)
+
+
+def _whole_batch(batch: Batch, slicer: Slicer, step: int) -> Window:
+    """One batch that is not cut: a view where it is full."""
+    if batch.padding is not None:
+        batch = _of_length(batch, batch.length)
+    rows, own = slicer.local, batch.own
+    full = batch.rows == slicer.padded if batch.owns is None else min(batch.owns) == rows
+    x, y, weight = _lone(batch.x, own, rows), _lone(batch.y, own, rows), _lone(batch.sample_weight, own, rows)
+    valid = np.zeros((1, rows), np.bool_)
+    valid[0, :own] = True
+    return Window(MicroBatch(x, y, weight, valid), 1, full, step)
+
+
+def _of_length(batch: Batch, length: int) -> Batch:
+    return batch if batch.padding is None else batch.padding.padded(batch, length)
+
+
+class _Run(NamedTuple):
+    """Where a batch's rows go: micro-batches [start, start + live) of the window.
+
+    `rows` and `valid`, of shape (live, rows of a micro-batch), say which row of the batch stands where and whether it
+    counts; None where the first `own` rows stand in order.
+    """
+
+    start: int
+    live: int
+    own: int
+    rows: np.ndarray | None = None
+    valid: np.ndarray | None = None
+
+
+@functools.lru_cache(maxsize=64)
+def _places(cut: Cut, own: int, live: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each row of the live micro-batches: the row of the batch that stands there, and whether it counts."""
+    device = np.arange(cut.local)[None, :, None]
+    row = np.arange(live)[:, None, None] * cut.rows + np.arange(cut.rows)  # in its device's share
+    index = device * cut.share + row
+    valid = (row < cut.share) & (index < own)
+    return np.where(valid, index, 0).reshape(live, -1), valid.reshape(live, -1)
 
 
 def _lone(node: Any, own: int, rows: int) -> Any:
@@ -116,27 +119,45 @@ def _lone(node: Any, own: int, rows: int) -> Any:
         return None
     if type(node) is not np.ndarray:
         return tree.map(lambda leaf: _lone(leaf, own, rows), node)
-    placed = place_dtype(node)
     if own != rows:
-        return _stacked((placed,), [own], 1, rows)
-    if not placed.flags.writeable:  # pages of a read-only map are read here, and torch takes no read-only memory
-        placed = placed.copy()
-    return placed[None]
+        return _stacked((node,), [_Run(0, 1, own)], 1, rows)
+    return _writable(node)[None]
 
 
-def _stacked(leaves: tuple[np.ndarray, ...], owns: list[int], accumulation: int, rows: int) -> np.ndarray:
-    """Each micro-batch's rows, then copies of its first row, so that padding can make no NaN."""
+def _writable(leaf: np.ndarray) -> np.ndarray:
+    """The array as it is placed: pages of a read-only map are read here, and torch takes no read-only memory."""
+    placed = place_dtype(leaf)
+    return placed if placed.flags.writeable else placed.copy()
+
+
+def _stacked(leaves: tuple[np.ndarray, ...], runs: list[_Run], micro_batches: int, rows: int) -> np.ndarray:
+    """Each micro-batch's rows, then copies of its batch's first row, so that padding can make no NaN."""
     leaves = tuple(place_dtype(leaf) for leaf in leaves)
     like = leaves[0]
     if any(leaf.shape[1:] != like.shape[1:] or leaf.dtype != like.dtype for leaf in leaves):
         raise ShapeError(
             f"The batches of one accumulation window have rows of shapes {[leaf.shape[1:] for leaf in leaves]} and "
-            f"dtypes {sorted({str(leaf.dtype) for leaf in leaves})}; they need one of each. Pad sequences to one "
-            "length and mask the padding (sample_weight of dtype bool, mask_zero, or ignore_class)."
+            f"dtypes {sorted({str(leaf.dtype) for leaf in leaves})}; they need one of each. Sequences of several "
+            "lengths: uf.data.LengthBuckets(data, boundaries) pads them; or pad them to one length, and mask the "
+            "padding (sample_weight of dtype bool, mask_zero, or ignore_class)."
         )
-    window = np.empty((accumulation, rows, *like.shape[1:]), like.dtype)
-    for number, (leaf, own) in enumerate(zip(leaves, owns, strict=True)):
-        window[number, :own] = leaf[:own]
-        window[number, own:] = leaf[0]
-    window[len(leaves) :] = window[0]
+    window = np.empty((micro_batches, rows, *like.shape[1:]), like.dtype)
+    for leaf, run in zip(leaves, runs, strict=True):
+        if run.rows is None:
+            window[run.start, : run.own] = leaf[: run.own]
+            window[run.start, run.own :] = leaf[0]
+        else:
+            np.take(leaf, run.rows, axis=0, out=window[run.start : run.start + run.live], mode="clip")
+    window[runs[-1].start + runs[-1].live :] = window[0]
     return window
+
+
+def _validity(runs: list[_Run], micro_batches: int, rows: int) -> np.ndarray:
+    """Validity of a window's rows: bool, shape (micro_batches, rows)."""
+    valid = np.zeros((micro_batches, rows), np.bool_)
+    for run in runs:
+        if run.valid is None:
+            valid[run.start, : run.own] = True
+        else:
+            valid[run.start : run.start + run.live] = run.valid
+    return valid

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from unifit.callbacks.callback_list import CallbackList
 from unifit.contract import tree
-from unifit.contract.values import MicroBatch, Window
+from unifit.contract.values import Window
 from unifit.data.feed import Feed
 from unifit.data.prefetch import ahead
-from unifit.data.windows import padded_batch, windows
+from unifit.data.windows import padded_batch, valid_rows, windows
 from unifit.errors import ArgumentError
+from unifit.training.hooks import Hooks
 from unifit.training.logs import LazyLogs
+from unifit.training.stopping import Stopping
 from unifit.training.trainer import Trainer
 
 
@@ -45,7 +46,13 @@ class Epochs:
 
 
 def run_fit(
-    model: Any, trainer: Trainer, feed: Feed, epochs: Epochs, callbacks: CallbackList, validation: Feed | None
+    model: Any,
+    trainer: Trainer,
+    feed: Feed,
+    epochs: Epochs,
+    callbacks: Hooks,
+    stopping: Stopping,
+    validation: Feed | None,
 ) -> None:
     """Trains; `on_train_end` runs however it ends."""
     model.stop_training = False
@@ -53,12 +60,14 @@ def run_fit(
     warned = False
     try:
         callbacks.on_train_begin({})
+        callbacks.meet("train_begin")
         for epoch in range(epochs.first, epochs.end):
             if not feed.ready(epoch):
                 feed.warn_dry(0)
                 break
+            trainer.follow()
             callbacks.on_epoch_begin(epoch, {})
-            logs, empty = train_epoch(model, trainer, feed, epoch, callbacks)
+            logs, empty = train_epoch(model, trainer, feed, epoch, callbacks, stopping)
             if empty and not warned:
                 warned = True
                 warnings.warn(
@@ -70,28 +79,39 @@ def run_fit(
                 scores = run_evaluate(trainer, validation, callbacks)
                 logs |= {f"val_{name}": value for name, value in scores.items()}
             callbacks.on_epoch_end(epoch, logs)
-            if model.stop_training:
+            if callbacks.meet("epoch_end", model.stop_training):
+                model.stop_training = True  # another process' wish shows here too
                 break
     finally:
         callbacks.on_train_end(logs)
+    callbacks.meet("train_end")
 
 
 def train_epoch(
-    model: Any, trainer: Trainer, feed: Feed, epoch: int, callbacks: CallbackList
+    model: Any, trainer: Trainer, feed: Feed, epoch: int, callbacks: Hooks, stopping: Stopping
 ) -> tuple[dict[str, float], int]:
     """One epoch's updates; returns its figures, and how many windows had no valid target."""
-    sums = None
+    sums, padding_seen = None, False
     prepared = windows(feed.epoch(epoch), feed.slicer, trainer.accumulation, trainer.step)
-    with ahead(prepared, partial(_placed, trainer.engine.place), threaded=feed.reads_ahead) as windows_ahead:
-        for number, (batch, placed) in enumerate(windows_ahead):
+    with ahead(
+        prepared, partial(_placed, trainer.engine.place), threaded=feed.reads_ahead, in_step=feed.in_step
+    ) as windows_ahead:
+        for number, (window, placed) in enumerate(windows_ahead):
+            trainer.follow(sums)
             if sums is None:
-                sums = trainer.sums(False, batch)
+                sums = trainer.sums(False, window.batch)
+            if trainer.objective.sees_padding and not window.full and not padding_seen:
+                padding_seen = True
+                warn_of_padding()
             if callbacks.has_on_train_batch_begin:
                 callbacks.on_train_batch_begin(number, {})
             trainer.train(sums, placed)
             if callbacks.has_on_train_batch_end:
                 callbacks.on_train_batch_end(number, LazyLogs(partial(trainer.training_logs, sums)))
-            if model.stop_training:
+            if model.stop_training or callbacks.error is not None:
+                stopping.wish()
+            if stopping.due(trainer.step):
+                model.stop_training = True
                 break
     if sums is None:
         raise ArgumentError(
@@ -101,9 +121,19 @@ def train_epoch(
     return trainer.training_figures(sums)
 
 
-def _placed(place: Any, item: tuple[Window, int]) -> tuple[MicroBatch, Any]:
-    """A window's host arrays, and the window on its way to the devices."""
-    return item[0].batch, place(item[0])
+def _placed(place: Any, item: tuple[Window, int]) -> tuple[Window, Any]:
+    """A window on the host, and on its way to the devices."""
+    return item[0], place(item[0])
+
+
+def warn_of_padding() -> None:
+    """Says that a loss of the user's own counted rows that are none."""
+    warnings.warn(
+        "compute_loss returned a sum or mean (uf.losses.Total, MeanOverRows) over rows without looking at "
+        "uf.context().valid, and this window has rows that only pad a ragged end: they were counted. Leave out the "
+        "rows where uf.context().valid is False, or return per-element losses.",
+        stacklevel=4,
+    )
 
 
 def train_batch(trainer: Trainer, feed: Feed) -> dict[str, float]:
@@ -114,7 +144,7 @@ def train_batch(trainer: Trainer, feed: Feed) -> dict[str, float]:
     return trainer.training_logs(sums)
 
 
-def run_evaluate(trainer: Trainer, feed: Feed, callbacks: CallbackList) -> dict[str, float]:
+def run_evaluate(trainer: Trainer, feed: Feed, callbacks: Hooks) -> dict[str, float]:
     """Scores every row of the feed once."""
     callbacks.on_test_begin({})
     sums = None
@@ -134,14 +164,15 @@ def run_evaluate(trainer: Trainer, feed: Feed, callbacks: CallbackList) -> dict[
     return logs
 
 
-def run_predict(trainer: Trainer, feed: Feed, callbacks: CallbackList) -> Any:
-    """The model's outputs for every row of the feed, in order: a tree of host arrays."""
+def run_predict(trainer: Trainer, feed: Feed, callbacks: Hooks, keep: bool = True) -> Any:
+    """The model's outputs for every row of the feed, in order: a tree of host arrays; None unless `keep`."""
     callbacks.on_predict_begin({})
     pieces = []
     for number, batch in enumerate(feed.again()):
         callbacks.on_predict_batch_begin(number, {})
         outputs = trainer.engine.predict(padded_batch(batch, feed.slicer)._replace(y=None, sample_weight=None))
-        pieces.append(tree.map(lambda leaf: np.asarray(leaf)[: batch.rows], outputs))  # noqa: B023
+        pieces.append(tree.map(lambda leaf: np.asarray(leaf)[valid_rows(batch, len(leaf))], outputs))  # noqa: B023
         callbacks.on_predict_batch_end(number, {"outputs": pieces[-1]})
     callbacks.on_predict_end({})
-    return tree.map(lambda *leaves: np.concatenate(leaves), *pieces)
+    callbacks.meet("predict_end")
+    return tree.map(lambda *leaves: np.concatenate(leaves), *pieces) if keep else None

@@ -55,6 +55,11 @@ class Objective:
     a term's weighted sum over valid elements, N its divisor, n the valid elements of a micro-batch, aux its add_loss
     terms; a pass adds its share of the window to `passes`, so that elements / passes is the window's capacity.
     One term of the default reduction is divided after the reduction (the factor); otherwise `count` runs first.
+
+    Attributes:
+        whole_rows: Whether the batch may not be padded, because a bare scalar or a row mean would count the padding; on
+            one device without micro-batches it need not be.
+        sees_padding: Whether `compute_loss` summed rows without looking at which are valid.
     """
 
     def __init__(
@@ -68,6 +73,8 @@ class Objective:
         ]
         self._all_scalars = all(shape == () for shapes in layout.shapes for shape in shapes.values())
         self.whole_rows = False
+        self.sees_padding = False
+        self.shapes: dict[Any, list[tuple[int, ...]]] = {}
         self.num_sums = self.num_evaluation_sums = layout.size
         one = len(layout.term_names) == 1
         self.counts_first = not (one and (compute_loss is not None or terms[0].loss.reduction == "sum_over_batch_size"))
@@ -88,9 +95,20 @@ class Objective:
         return loss, ops.stop_gradient(self._flat(sums))
 
     def count(self, model: Any, batch: MicroBatch, scope: Scope) -> Any:
+        shapes = self.shapes.get(row_shapes(batch.x, batch.y))
+        if shapes is not None:
+            return ops.stack(self._counts_by_labels(batch, shapes))
         sums, _ = self._sums(model, batch, scope, training=False)
         terms = len(self.layout.term_names)
         return ops.stop_gradient(ops.stack([*sums[terms : 2 * terms], sums[2 * terms + 1]]))
+
+    def learn(self, rows: Any, terms: list[Reduced]) -> None:
+        """Notes the shapes of the loss elements that a forward pass gave for batches with such `row_shapes`.
+
+        Where nothing but labels, weights and padding decides which elements are valid, `count` needs no model then.
+        """
+        if self.compute_loss is None and not any(term.masked for term in terms):
+            self.shapes[rows] = [term.shape[1:] for term in terms]
 
     def update(self, sums: Any) -> Update:
         terms = len(self.layout.term_names)
@@ -117,10 +135,12 @@ class Objective:
             if self.compute_loss is None:
                 terms = [self._term(i, batch, predictions, ignored[i], call) for i in range(len(ignored))]
             else:
+                call.looked_at_valid = False
                 result = self.compute_loss(
                     x=batch.x, y=batch.y, y_pred=predictions, sample_weight=batch.sample_weight, training=training
                 )
-                terms = [custom_term(result, batch, scope)]
+                term = custom_term(result, batch, scope)
+                terms = [term._replace(summed=term.summed and not call.looked_at_valid)]
             added = call.losses
             if self.regularized:
                 penalties = [record.regularizer(getattr(owner, name)) for owner, name, record in self.regularized]
@@ -135,11 +155,11 @@ class Objective:
         """The vector's entries, not yet flat, and the number of loss elements with padding."""
         terms, added, metric_sums = self.forward(model, batch, scope, training)
         if len(terms) == 1:
-            total, divisor, count, elements, _ = terms[0]
-            head = [total, divisor]
+            total, divisor, count = terms[0][:3]
+            elements, head = int(np.prod(terms[0].shape)), [total, divisor]
         else:
             count = sum(term.count for term in terms) if terms else count_rows(batch)
-            elements = sum(term.elements for term in terms) or 1
+            elements = sum(int(np.prod(term.shape)) for term in terms) or 1
             head = [*(term.total for term in terms), *(term.divisor for term in terms)]
         aux = sum(added) * count if added else ops.zeros((), "float32")
         head += [aux, count, ops.full((), float(elements), "float32"), ops.full((), 1.0 / scope.pieces, "float32")]
@@ -160,8 +180,20 @@ class Objective:
         mask = call.mask_of(y_pred)
         y_true = output.of(batch.y, "labels")
         losses = loss.call(without_invalid(y_true, mask, weight), y_pred)
-        masks = [batch.valid, ignored, mask]
-        return Reduced(*reduce_elements(losses, masks, weight, loss.reduction), elements=ops.size(losses))
+        reduced = reduce_elements(losses, [batch.valid, ignored, mask], weight, loss.reduction)
+        return Reduced(*reduced, tuple(losses.shape), masked=mask is not None)
+
+    def _counts_by_labels(self, batch: MicroBatch, shapes: list[tuple[int, ...]]) -> list[Any]:
+        """The terms' divisors, and the number of valid elements, without a forward pass."""
+        divisors, counts = [], []
+        for (loss, output, _), shape in zip(self.terms, shapes, strict=True):
+            ignored = loss.mask(output.of(batch.y, "labels"))
+            weight = output.of(batch.sample_weight, "sample weights")
+            like = ops.zeros((batch_rows(batch), *shape), "float32")
+            _, divisor, count = reduce_elements(like, [batch.valid, ignored], weight, loss.reduction)
+            divisors.append(divisor)
+            counts.append(count)
+        return [*divisors, sum(counts) if counts else count_rows(batch)]
 
     def _metric_arguments(
         self, index: int, batch: MicroBatch, predictions: Any, ignored: list[Any], call: CallContext
@@ -187,13 +219,19 @@ class Objective:
 
 
 class Reduced(NamedTuple):
-    """A loss term of one micro-batch: weighted sum, divisor, number of valid elements, and of all elements."""
+    """A loss term of one micro-batch: weighted sum, divisor, number of valid elements, and the elements' shape.
+
+    `bare`: reduced by the user where one pass sees a whole window. `masked`: a layer's mask decides too what is valid.
+    `summed`: reduced by the user, who may not have left out the padding.
+    """
 
     total: Any
     divisor: Any
     count: Any
-    elements: int
+    shape: tuple[int, ...]
     bare: bool = False
+    masked: bool = False
+    summed: bool = False
 
 
 class Forward(NamedTuple):
@@ -228,10 +266,10 @@ def custom_term(result: Any, batch: MicroBatch, scope: Scope) -> Reduced:
     bare = scope.pieces == 1
     if isinstance(result, Total):
         total, count = (ops.cast(value, "float32") for value in result)
-        return Reduced(total, count, count, batch_rows(batch), bare)
+        return Reduced(total, count, count, (batch_rows(batch),), bare, summed=True)
     rows = count_rows(batch)
     if isinstance(result, MeanOverRows):
-        return Reduced(ops.cast(result.value, "float32") * rows, rows, rows, batch_rows(batch), bare)
+        return Reduced(ops.cast(result.value, "float32") * rows, rows, rows, (batch_rows(batch),), bare, summed=True)
     shape = getattr(result, "shape", None)
     if shape is None or (len(shape) and shape[0] != batch_rows(batch)):
         returned = f"a {type(result).__name__}" if shape is None else f"an array of shape {tuple(shape)}"
@@ -242,15 +280,13 @@ def custom_term(result: Any, batch: MicroBatch, scope: Scope) -> Reduced:
     losses = ops.cast(result, "float32")
     if len(shape):
         weight = batch.sample_weight if is_mask(batch.sample_weight) else None
-        return Reduced(
-            *reduce_elements(losses, [batch.valid], weight, "sum_over_batch_size"), elements=ops.size(losses)
-        )
+        return Reduced(*reduce_elements(losses, [batch.valid], weight, "sum_over_batch_size"), tuple(losses.shape))
     if not bare:
         raise UnsupportedError(
             "compute_loss returned a bare scalar. On several devices or micro-batches unifit cannot know what it was "
             "divided by: return per-element losses, uf.losses.Total(sum, count), or uf.losses.MeanOverRows(scalar)."
         )
-    return Reduced(losses * rows, rows, rows, batch_rows(batch), bare)
+    return Reduced(losses * rows, rows, rows, (batch_rows(batch),), bare)
 
 
 def without_invalid(labels: Any, *masks: Any) -> Any:
@@ -274,6 +310,11 @@ def is_mask(sample_weight: Any) -> bool:
 def batch_rows(batch: MicroBatch) -> int:
     """Rows of a micro-batch, padding included."""
     return int(leaves(batch.x)[0].shape[0])
+
+
+def row_shapes(x: Any, y: Any) -> Any:
+    """What the shapes of the loss elements of a batch follow from: the shapes of its rows, as a key."""
+    return tuple(tuple(tuple(leaf.shape[1:]) for leaf in leaves(node)) for node in (x, y))
 
 
 def count_rows(batch: MicroBatch) -> Any:

@@ -15,7 +15,7 @@ from unifit.input_specs import fits, symbols_of_shapes
 from unifit.losses import snake_name
 from unifit.seed import get_seed
 from unifit.symbol import map_specs
-from unifit.training.objective import Layout, Objective
+from unifit.training.objective import Layout, Objective, row_shapes
 from unifit.training.outputs import (
     check_label_values,
     check_labels,
@@ -107,6 +107,8 @@ def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: Micr
     trial = Objective(objective.terms, replace(layout, metrics=tuple(bound)), objective.compute_loss, regularized)
     bare: list[bool] = []
     sources: list[int] = []
+    found: list[Any] = []
+    rows: list[Any] = []
 
     def forward(x: Any, y: Any, weight: Any, valid: Any) -> Any:
         scope = Scope(stream=lambda: backend.random.stream(0), pieces=pieces)
@@ -114,6 +116,8 @@ def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: Micr
         bare.extend(term.bare for term in done.terms)
         bare.append(pieces == 1 and len(done.added) > len(regularized))  # add_loss saw all rows, padding included
         sources.append(len(done.terms) + len(done.added))
+        found.extend(done.terms)
+        rows.append(row_shapes(x, y))
         return done.metric_sums, [term.total for term in done.terms]
 
     sums, totals = infer(model, forward, batch.x, batch.y, batch.sample_weight, batch.valid, training=True)
@@ -138,11 +142,15 @@ def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: Micr
     layout = replace(layout, metrics=tuple(bound), shapes=shapes)
     ready = Objective(objective.terms, layout, objective.compute_loss, regularized)
     ready.whole_rows = any(bare)
+    ready.sees_padding = any(term.summed for term in found)
+    ready.learn(rows[-1], found)
     return ready
 
 
-def make_engine(model: Any, objective: Objective, spec: TrainingSpec | None, devices: Any) -> Any:
-    """Makes the model's variables under the distribution and hands it to an engine."""
+def make_engine(
+    model: Any, objective: Objective, spec: TrainingSpec | None, devices: Any, accumulation: int = 1
+) -> Any:
+    """Makes the model's variables under the distribution and hands it to an engine of `accumulation` micro-batches."""
     with devices.scope():
         make_weights(model, get_seed())
     if spec is None:
@@ -154,7 +162,7 @@ def make_engine(model: Any, objective: Objective, spec: TrainingSpec | None, dev
         trainable=trainable,
         optimizer=spec.optimizer.rule,
         decays=frozenset(path for path in trainable if spec.optimizer.decays(path, records[path].shape)),
-        accumulation=spec.gradient_accumulation_steps,
+        accumulation=accumulation,
         clip_norm=spec.clip_norm,
         clip_value=spec.clip_value,
         seed=get_seed(),

@@ -23,6 +23,7 @@ class TrainingSpec:
     metrics: Any
     weighted_metrics: Any
     gradient_accumulation_steps: int
+    microbatch_size: Any
     clip_norm: float | None
     clip_value: float | None
 
@@ -35,6 +36,7 @@ def make_spec(
     metrics: Any,
     weighted_metrics: Any,
     gradient_accumulation_steps: int,
+    microbatch_size: Any,
     clip_norm: float | None,
     clip_value: float | None,
     precision: Any,
@@ -48,6 +50,11 @@ def make_spec(
     steps = gradient_accumulation_steps
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ArgumentError(f"gradient_accumulation_steps is {steps!r}; it needs a whole number of at least 1.")
+    size = microbatch_size
+    if size not in (None, "auto") and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+        raise ArgumentError(
+            f"microbatch_size is {size!r}; it needs a whole number of at least 1 (rows a device), 'auto', or None."
+        )
     for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
         if limit is not None and not limit > 0:
             raise ArgumentError(f"{name} is {limit!r}; it needs a number above 0, or None.")
@@ -60,6 +67,7 @@ def make_spec(
         _named(metrics, _metric),
         _named(weighted_metrics, _metric),
         steps,
+        size,
         clip_norm,
         clip_value,
     )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from unifit.backend import backend
 from unifit.callbacks.history import SKIPPED_UPDATES
 from unifit.contract.tree import leaves
-from unifit.contract.values import MicroBatch
+from unifit.contract.values import MicroBatch, Placement
+from unifit.errors import OutOfMemoryError
 from unifit.optimizers import Optimizer
 from unifit.symbol import map_specs
 from unifit.training.logs import figures
 from unifit.training.objective import Objective
 from unifit.training.spec import TrainingSpec
+from unifit.weights import trainable_changes, trainable_paths
 
 RATES_AHEAD = 1024
 """Updates whose learning rates lie on the device; after as many windows the host fills the table again."""
@@ -45,8 +49,12 @@ class Sums:
         self.totals = totals
         self.steps += 1
         if self.steps % self._fold_every == 0:
-            self.folded = self.read()
-            self.totals = self.engine.zeros(self.evaluation)
+            self.move(self.engine)
+
+    def move(self, engine: Any) -> None:
+        """Folds what is on the device, and goes on with another engine's totals (or with fresh ones of the same)."""
+        self.folded = self.read()
+        self.engine, self.totals = engine, engine.zeros(self.evaluation)
 
     def read(self) -> np.ndarray:
         """All sums so far, float64: a host read, and for evaluation a collective."""
@@ -55,13 +63,37 @@ class Sums:
 
 
 class Trainer:
-    """What `fit`, `evaluate`, `predict` and `train_on_batch` share for one compiled model under one distribution."""
+    """What `fit`, `evaluate`, `predict` and `train_on_batch` share for one compiled model under one distribution.
 
-    def __init__(self, engine: Any, objective: Objective, spec: TrainingSpec | None):
-        self.engine, self.objective, self.spec = engine, objective, spec
+    Args:
+        model: The model.
+        objective: What its engines run.
+        spec: What compile was given; None for prediction alone.
+        make: From (model, objective) to an engine for what is trainable now.
+        placement: The devices that engines are made for.
+        pieces: Micro-batches a batch.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        objective: Objective,
+        spec: TrainingSpec | None,
+        make: Callable[[Any, Objective], Any],
+        placement: Placement,
+        pieces: int = 1,
+    ):
+        self.model, self.objective, self.spec, self.placement, self.pieces = model, objective, spec, placement, pieces
         self.accumulation = 1 if spec is None else spec.gradient_accumulation_steps
         self.step = 0
+        self._make = make
         self._checked: list[Any] = []
+        self._parked: dict[str, np.ndarray] = {}
+        self._new_engine()
+
+    def _new_engine(self) -> None:
+        self._changes, self.trainable = trainable_changes(), trainable_paths(self.model)
+        self.engine = self._make(self.model, self.objective)
         self._rates_version: Any = None
         self._rates_left = 0
 
@@ -73,11 +105,33 @@ class Trainer:
         """Remembers that data like these specs fits."""
         self._checked.append(_without_rows(batch))
 
+    # Slots
+
+    def slots(self) -> dict[str, np.ndarray]:
+        """All slots: the engine's, and those of parameters that are frozen now and were trained before."""
+        return self._parked | self.engine.read_slots()
+
     def restore(self, slots: dict[str, np.ndarray], step: int) -> None:
-        """Goes on after `step` windows with these slots; those of parameters that it does not train are left out."""
+        """Goes on after `step` windows with these slots; those of parameters not trained now are kept aside."""
         self.step = step
         own = self.engine.read_slots()
+        self._parked = {name: value for name, value in slots.items() if name not in own}
         self.engine.write_slots(own | {name: value for name, value in slots.items() if name in own})
+
+    def follow(self, sums: Sums | None = None) -> None:
+        """Makes the engine anew where what is trainable has changed; slots, counters and sums go on."""
+        if self._changes == trainable_changes():
+            return
+        self._changes = trainable_changes()
+        if trainable_paths(self.model) == self.trainable:
+            return
+        slots, old = self.slots(), self.engine
+        self._new_engine()
+        self.restore(slots, self.step)
+        if sums is not None and sums.engine is old:
+            sums.move(self.engine)
+
+    # Steps
 
     def sums(self, evaluation: bool, batch: MicroBatch) -> Sums:
         """Fresh running sums for batches like this one."""
@@ -107,6 +161,8 @@ class Trainer:
         """Adds one batch in evaluation mode."""
         sums.advanced(self.engine.evaluate(sums.totals, batch))
 
+    # Figures
+
     def training_logs(self, sums: Sums) -> dict[str, float]:
         """The epoch's figures so far. A host read."""
         return self.training_figures(sums)[0]
@@ -129,6 +185,29 @@ class Trainer:
     def evaluation_logs(self, sums: Sums) -> dict[str, float]:
         """An evaluation's figures. A host read."""
         return figures(self.objective.layout, sums.read(), sums.steps)
+
+
+def named_out_of_memory(error: BaseException, rows: int, microbatch_size: int) -> OutOfMemoryError | None:
+    """The error that names what to do, where the framework's own says that memory ran out.
+
+    Args:
+        error: What was raised.
+        rows: A device's rows of a batch.
+        microbatch_size: Rows that it takes at a time.
+    """
+    if not backend.engine.is_out_of_memory(error):
+        return None
+    if microbatch_size <= 1:
+        return OutOfMemoryError(
+            "Memory ran out with one row a device at a time (microbatch_size=1): the model itself, or a single row, "
+            f"is too large for the device. The framework said: {str(error)[:300]}"
+        )
+    smaller = -(-microbatch_size // 2)
+    return OutOfMemoryError(
+        f"Memory ran out: each device takes {microbatch_size} of its {rows} rows of a batch at a time. Try "
+        f"compile(..., microbatch_size={smaller}), or 'auto': the numbers stay the same. The framework said: "
+        f"{str(error)[:300]}"
+    )
 
 
 def _without_rows(specs: MicroBatch) -> Any:
