@@ -22,6 +22,9 @@ from unifit_torch.store import Store
 FAREWELL_S = 10.0
 """How long process 0, which keeps the store, waits at its end for the others to be done with it."""
 
+FAILED_FAREWELL_S = 2.0
+"""The same after a failure."""
+
 # Processes that torch's agent starts anew find what the former ones left in the agent's store.
 _ATTEMPT = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 _AGENT_KEEPS_STORE = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -187,7 +190,9 @@ def _leave(store: Store, job: Job, made_here: bool) -> None:
         dist.destroy_process_group()
     try:
         store.put(f"end/{job.process}", "")
-        if job.process == 0 and not failed and not _AGENT_KEEPS_STORE:
-            store.wait([f"end/{process}" for process in range(job.processes)], FAREWELL_S)
+        if job.process == 0 and not _AGENT_KEEPS_STORE:
+            # After a failure too: the others read there how this process failed.
+            patience_s = FAILED_FAREWELL_S if failed else FAREWELL_S
+            store.wait([f"end/{process}" for process in range(job.processes)], patience_s)
     except ConnectionError:
         pass  # the process that keeps the store has ended before

@@ -1,10 +1,14 @@
 """What only the tensorflow backend has: collectives in graphs, mirrored variables, tf.Modules, its optimizers."""
 
+import concurrent.futures
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -13,8 +17,9 @@ import unifit as uf
 from unifit.backend import backend
 from unifit.contract import optimizers as rules
 from unifit.contract.distribution import DataParallel
+from unifit.contract.job import Job
 from unifit.contract.values import ArraySpec, MicroBatch, Plan, Window
-from unifit.errors import UnsupportedError
+from unifit.errors import StartError, UnsupportedError
 from unifit.training.objective import Layout, Objective
 from unifit.training.outputs import Output, Term
 
@@ -96,11 +101,11 @@ TWO_DEVICES = """
             return self.used(x)
 
 
-    def collectives(engine):
-        (_, trace), = engine._train._traces
+    def collectives(compiled):
+        (_, trace), = compiled._traces
         graph = trace.graph.as_graph_def()
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-        return sum(node.op.startswith("CollectiveReduce") for node in nodes)
+        return sum(node.op.startswith("Collective") for node in nodes)
 
 
     def fit(layers, devices, accumulation, reduction="sum_over_batch_size", optimizer=None, x=None):
@@ -117,15 +122,16 @@ TWO_DEVICES = """
         )
         distribution = uf.DataParallel(devices=devices)
         history = model.fit(data, y, batch_size=8, epochs=3, shuffle=False, verbose=0, distribution=distribution)
-        engine = model._trainer.engine
+        engine = model.trainer.engine
         weights = {path: value.tolist() for path, value in model.weights_by_path().items()}
         return model, {
             "loss": history.history["loss"],
             "weights": weights,
-            "collectives": collectives(engine),
             "traces": engine.traces,
             "predictions": model.predict(data, verbose=0).tolist(),
             "score": model.evaluate(data, y, verbose=0),
+            "collectives": collectives(engine._train),
+            "evaluation_collectives": collectives(engine._evaluate),
         }
 
 
@@ -140,7 +146,7 @@ TWO_DEVICES = """
     embedding = lambda: [uf.layers.Embedding(4, 3), uf.layers.Flatten(), uf.layers.Dense(3)]
     results = {
         "mlp 1": pair(mlp, 1),
-        "mlp 4": pair(mlp, 4),
+        "mlp 8": pair(mlp, 8),
         "counts first 1": pair(mlp, 1, reduction="sum"),
         "counts first 4": pair(mlp, 4, reduction="mean_with_sample_weight"),
         "statistics 1": pair(standardized, 1),
@@ -170,7 +176,8 @@ TWO_DEVICES = """
     ]
     print(json.dumps(results))
 """
-CASES = [f"{name} {k}" for name in ("mlp", "counts first", "statistics") for k in (1, 4)] + ["embedding 2", "unused 2"]
+CASES = ["mlp 1", "mlp 8", "embedding 2", "unused 2"]
+CASES += [f"{name} {k}" for name in ("counts first", "statistics") for k in (1, 4)]
 
 
 @pytest.fixture(scope="module")
@@ -190,12 +197,17 @@ def test_two_devices_give_the_numbers_of_one(two_devices, case):
 
 @pytest.mark.parametrize(
     ("case", "an_update"),
-    [("mlp 1", 1), ("mlp 4", 1), ("counts first 1", 2), ("counts first 4", 2), ("embedding 2", 1), ("unused 2", 1)],
+    [("mlp 1", 1), ("mlp 8", 1), ("counts first 1", 2), ("counts first 4", 2), ("embedding 2", 1), ("unused 2", 1)],
 )
 def test_gradients_are_reduced_once_an_update(two_devices, case, an_update):
     one, two = two_devices[case]
     assert one["collectives"] == 0
     assert two["collectives"] == 2 * an_update  # one node a device
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_evaluation_needs_no_collective(two_devices, case):
+    assert [result["evaluation_collectives"] for result in two_devices[case]] == [0, 0]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -253,10 +265,259 @@ def test_late_devices_are_refused():
         backend.distribution.prepare(DataParallel(devices=present + 1), None)
 
 
-def test_several_workers_are_refused(monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}}))
-    with pytest.raises(UnsupportedError, match="2 workers"):
-        backend.distribution.prepare(None, None)
+# Several processes
+
+JOB = """
+    import json
+    import os
+
+    import numpy as np
+    import unifit as uf
+    from unifit import ops
+    from unifit.contract.values import MicroBatch, Window
+
+    K, ROWS = 2, 37
+
+
+    class Kinds(uf.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense, self.norm, self.head = uf.layers.Dense(8), uf.layers.BatchNormalization(), uf.layers.Dense(3)
+
+        def call(self, x):
+            logits = self.head(self.norm(ops.tanh(self.dense(x))))
+            kinds = {name: ops.cast(x[:, :2], name) for name in ("bool", "int8", "int32", "float16", "bfloat16")}
+            return {"logits": logits} | kinds
+
+
+    def state(model):
+        engine = model.trainer.engine
+        return {**model.weights_by_path(), **engine.read_slots()}
+
+
+    uf.set_seed(0)
+    r = np.random.default_rng(7)
+    x, y = r.integers(-3, 4, (ROWS, 5)).astype("float32"), r.integers(0, 3, ROWS)
+    model = Kinds()
+    model.compile(
+        uf.optimizers.SGD(0.05, momentum=0.9),
+        {"logits": uf.losses.SparseCategoricalCrossentropy(from_logits=True)},
+        gradient_accumulation_steps=K,
+        clip_norm=1.0,
+    )
+    history = model.fit(x, {"logits": y}, batch_size=8, epochs=3, verbose=0, distribution=uf.DataParallel())
+    engine, results = model.trainer.engine, {"loss": history.history["loss"], "weights": {}, "predictions": {}}
+    results["score"] = model.evaluate(x, {"logits": y}, verbose=0)
+    for name, value in model.weights_by_path().items():
+        results["weights"][name] = value.tolist()
+    for name, value in model.predict(x, batch_size=8, verbose=0).items():
+        results["predictions"][name] = [str(value.dtype), np.asarray(value, "float32").tolist()]
+
+    placement, store = engine.devices.placement, engine.devices.store
+    results["placement"] = list(placement)
+    rows = 8 // placement.processes
+    batch = MicroBatch(np.stack([x[:rows]] * K), {"logits": np.stack([y[:rows]] * K)}, None, np.ones((K, rows), bool))
+    before, traces = state(model), engine.traces
+    if placement.process == 0:  # alone: what needs no other process
+        engine.probe(engine.place(Window(batch, K, True, 0)))
+        engine.evaluate(engine.zeros(True), MicroBatch(batch.x[0], {"logits": y[:rows]}, None, batch.valid[0]))
+        results["eager"] = np.asarray(model(ops.convert_to_tensor(x))["logits"]).tolist()
+    after = state(model)
+    results["probe_changed"] = [name for name, value in before.items() if not np.array_equal(value, after[name])]
+    results["probe_traces"] = engine.traces - traces
+    if store is not None:
+        looked = [store.get("a", 0), store.get("never/b", 0.01)]
+        if placement.process == 0:
+            store.put("a", "1")
+            store.put("a", "")
+            store.put("a/b", "2")
+            store.put("ready", "1")
+        looked += [store.get("ready", 20), store.get("a", 0), store.get("a/b", 0)]
+        store.put(f"read/{placement.process}", "1")
+        assert all(store.get(f"read/{process}", 20) for process in range(placement.processes))
+        if placement.process == 0:
+            store.delete("a")
+            store.delete("unknown")
+            store.put("deleted", "1")
+        results["store"] = [*looked[2:], store.get("deleted", 20), store.get("a", 0), store.get("a/b", 0)]
+        if placement.process:
+            store.put("done", "1")
+        store.get("done", 20)
+    print(json.dumps(results))
+"""
+
+
+def run_job(processes, devices):
+    """Runs JOB in so many processes with so many devices each; the JSON of each one's last line."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(processes)]
+        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    started = []
+    try:
+        for process in range(processes):
+            environment = os.environ | {"UNIFIT_BACKEND": "tensorflow", "UNIFIT_CPU_DEVICES": str(devices)}
+            if processes > 1:
+                environment |= {
+                    "UNIFIT_PROCESS": str(process),
+                    "UNIFIT_PROCESSES": str(processes),
+                    "UNIFIT_LOCAL_PROCESS": str(process),
+                    "UNIFIT_LOCAL_PROCESSES": str(processes),
+                    "UNIFIT_COORDINATOR": addresses[0],
+                    "UNIFIT_ADDRESSES": ",".join(addresses),
+                }
+            command = [sys.executable, "-c", textwrap.dedent(JOB)]
+            pipe = subprocess.PIPE
+            started.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True))
+        ended = [(*process.communicate(timeout=SCRIPT_LIMIT_S), process.returncode) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert [code for *_, code in ended] == [0] * processes, "\n".join(errors[-3000:] for _, errors, _ in ended)
+    return [json.loads(output.splitlines()[-1]) for output, *_ in ended]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return run_job(1, 1)[0]
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def job(request):
+    return run_job(2, request.param)
+
+
+def test_processes_give_the_numbers_of_one(alone, job):
+    devices = job[0]["placement"][2]
+    assert [process["placement"] for process in job] == [[0, 2, devices], [1, 2, devices]]
+    for process in job:
+        np.testing.assert_allclose(process["loss"], alone["loss"], rtol=FLOAT32_TOLERANCE)
+        np.testing.assert_allclose(process["score"], alone["score"], rtol=10 * FLOAT32_TOLERANCE)
+        for name, value in alone["weights"].items():
+            np.testing.assert_allclose(process["weights"][name], value, rtol=1e-5, atol=FLOAT32_TOLERANCE, err_msg=name)
+
+
+def test_every_process_gets_all_predictions(alone, job):
+    for process in job:
+        assert process["predictions"].keys() == alone["predictions"].keys()
+        for name, (dtype, value) in process["predictions"].items():
+            assert dtype == alone["predictions"][name][0]
+            np.testing.assert_allclose(value, alone["predictions"][name][1], rtol=1e-5, atol=1e-5, err_msg=name)
+    assert job[0]["predictions"] == job[1]["predictions"]
+
+
+def test_one_process_may_probe_evaluate_and_call_the_model_alone(alone, job):
+    np.testing.assert_allclose(job[0]["eager"], alone["eager"], rtol=1e-5, atol=1e-5)
+    for process in (alone, *job):
+        assert process["probe_changed"] == []
+        assert process["probe_traces"] == 0
+
+
+def test_store_replaces_finds_and_forgets(job):
+    for process in job:
+        assert process["store"] == ["1", "", "2", "1", None, "2"]
+
+
+def some_job(process=1, processes=2, addresses=("127.0.0.1:1", "127.0.0.1:2")):
+    return Job("unifit", process, processes, process, processes, None, addresses)
+
+
+def test_job_without_addresses_is_refused(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(StartError, match=r"0 address.*unifit run"):
+        backend.distribution.prepare(None, some_job(addresses=()))
+
+
+def test_tf_config_of_another_job_is_refused(monkeypatch):
+    config = {"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with pytest.raises(StartError, match=r"number 2 of 3.*\(unifit\) number 1 of 2"):
+        backend.distribution.prepare(None, some_job())
+
+
+def test_job_has_its_own_number_of_devices():
+    with pytest.raises(UnsupportedError, match=r"devices=64.*has \d+ devices.*2 processes.*devices=None"):
+        backend.distribution.prepare(DataParallel(devices=64), some_job())
+
+
+def test_process_that_used_tensorflow_cannot_join(monkeypatch):
+    uf.ops.zeros(1)
+    monkeypatch.setenv("TF_CONFIG", "")
+    with pytest.raises(StartError, match=r"process 1 of 2 used TensorFlow before"):
+        backend.distribution.prepare(None, some_job())
+
+
+@pytest.fixture
+def meeting(monkeypatch):
+    module = backend.meeting
+    monkeypatch.setattr(module, "START_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(module, "VERDICT_S", 1.0)
+    return module
+
+
+def free_addresses(number):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        return tuple(f"127.0.0.1:{one.getsockname()[1]}" for one in sockets)
+
+
+def meet(meeting, processes, addresses):
+    """What becomes of each of these processes, as threads: None, or the text of its StartError."""
+
+    def attempt(process):
+        try:
+            meeting.meet(some_job(process, len(addresses), addresses), list(addresses))
+        except StartError as error:
+            return str(error)
+        return None
+
+    with concurrent.futures.ThreadPoolExecutor(len(processes)) as pool:
+        return list(pool.map(attempt, processes))
+
+
+def test_processes_meet_in_any_order(meeting):
+    assert meet(meeting, [2, 1, 0], free_addresses(3)) == [None, None, None]
+
+
+def test_missing_process_is_named_to_all(meeting):
+    addresses = free_addresses(3)
+    for message in meet(meeting, [1, 0], addresses):
+        assert f"missing: process 2 ({addresses[2]})." in message
+        assert "UNIFIT_START_TIMEOUT_S" in message
+
+
+def test_missing_first_process_is_named(meeting):
+    addresses = free_addresses(2)
+    (message,) = meet(meeting, [1], addresses)
+    assert f"missing: process 0 ({addresses[0]})." in message
+
+
+def test_strangers_at_the_port_do_not_count(meeting):
+    addresses = free_addresses(2)
+    name, port = addresses[0].split(":")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(meet, meeting, [0], addresses)
+        while not waiting.done():
+            with contextlib.suppress(OSError), socket.create_connection((name, int(port)), 0.5) as stranger:
+                stranger.sendall(b"\xffGET / HTTP/1.1\r\n\r\n")
+            time.sleep(0.1)
+    assert "missing: process 1" in waiting.result()[0]
+
+
+def test_taken_port_is_named(meeting):
+    addresses = free_addresses(2)
+    with socket.create_server(("", int(addresses[1].split(":")[1]))):
+        (message,) = meet(meeting, [1], addresses)
+    assert f"cannot listen on port {addresses[1].split(':')[1]}" in message
+
+
+def test_memory_errors_are_known():
+    import tensorflow as tf
+
+    known = backend.engine.is_out_of_memory
+    assert known(MemoryError())
+    assert known(tf.errors.ResourceExhaustedError(None, None, "OOM when allocating"))
+    assert not known(tf.errors.InternalError(None, None, "no"))
 
 
 # The tree of tf.Modules

@@ -35,7 +35,9 @@ def largest_that_fits(make: Callable[[], Trainer], batch: Batch, slicer: Slicer,
     size = slicer.share
     while True:
         slicer.microbatch_size = size
-        fits = peers.agree("microbatch", _fits(make, batch, slicer), all)
+        fits = _fits(make, batch, slicer)
+        gc.collect()  # what a failed trial held
+        fits = peers.agree("microbatch", fits, all)
         if fits:
             return size
         if size == 1:
@@ -47,7 +49,7 @@ def largest_that_fits(make: Callable[[], Trainer], batch: Batch, slicer: Slicer,
 
 
 def _fits(make: Callable[[], Trainer], batch: Batch, slicer: Slicer) -> bool:
-    """Whether a window of such batches runs. Memory that a failed trial held is free afterwards."""
+    """Whether a window of such batches runs."""
     try:
         trainer = make()
         window = window_of([batch] * trainer.accumulation, slicer, trainer.accumulation, 0)
@@ -55,11 +57,8 @@ def _fits(make: Callable[[], Trainer], batch: Batch, slicer: Slicer) -> bool:
     except Exception as error:
         if not backend.engine.is_out_of_memory(error):
             raise
-        fits = False
-    else:
-        fits = True
-    gc.collect()
-    return fits
+        return False
+    return True
 
 
 def cut_in_words(slicer: Slicer, trainer: Trainer, chosen: bool) -> str:
