@@ -19,6 +19,8 @@ from unifit import (
 from unifit.backend import backend
 from unifit.context import context
 from unifit.distribution import DataParallel
+from unifit.launch.joining import join_early
+from unifit.launch.notebook import launch
 from unifit.layer import Layer
 from unifit.model import Model
 from unifit.names import register_serializable
@@ -27,6 +29,8 @@ from unifit.saving import clone_model, load_model, model_from_json
 from unifit.seed import set_seed
 from unifit.sequential import Sequential
 from unifit.symbol import Input
+
+join_early()
 
 try:
     __version__ = version("unifit")
@@ -47,6 +51,7 @@ __all__ = [
     "errors",
     "initializers",
     "is_main_process",
+    "launch",
     "layers",
     "load_model",
     "losses",

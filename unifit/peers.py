@@ -28,11 +28,14 @@ BEAT_S = 2.0
 SILENCE_S = 60.0
 """A process that is waited for and has shown no life for so long is taken for dead."""
 
-GRACE_S = 10.0
+GRACE_S = 4.0
 """How long a process may stay in a collective after another one has failed; it is ended then."""
 
 SLICE_S = 0.5
 """The longest single wait for a key; between two of them failures are looked for."""
+
+LEAVE_S = 5.0
+"""How long the watching thread may take to end."""
 
 FAILURE = "failure"
 
@@ -59,6 +62,7 @@ class Peers:
         self._told: BaseException | None = None
         self._era = 0
         self._inside = 0
+        self._leaving = False
         if store is not None:
             self._introduce()
 
@@ -201,7 +205,8 @@ class Peers:
     # Helpers
 
     def _introduce(self) -> None:
-        threading.Thread(target=self._watch, name="unifit-peers", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name="unifit-peers", daemon=True)
+        self._watcher.start()
         shown = sys.excepthook
 
         def hook(kind: Any, error: BaseException, trace: Any) -> None:
@@ -212,6 +217,10 @@ class Peers:
         atexit.register(self._leave)
 
     def _leave(self) -> None:
+        # A thread that is in native code when the interpreter ends would abort the process.
+        self._leaving = True
+        self.wake()
+        self._watcher.join(LEAVE_S)
         with contextlib.suppress(ConnectionError):
             self.store.put(f"left/{self.process}", "1")
 
@@ -278,7 +287,7 @@ class Peers:
     def _watch(self) -> None:
         """The watching thread."""
         beats, beat_at, failed_at = 0, 0.0, None
-        while True:
+        while not self._leaving:
             soon = False
             try:
                 if time.monotonic() >= beat_at:

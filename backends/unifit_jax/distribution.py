@@ -19,6 +19,9 @@ from unifit.errors import StartError, UnsupportedError
 
 DATA_AXIS = "data"
 
+JOINS_FIRST = True
+"""JAX joins a job only before its first use of a device: `import unifit` does it."""
+
 
 def configure_from_environment() -> None:
     """Asks for UNIFIT_CPU_DEVICES virtual devices; JAX takes the wish only before its first use of a device."""

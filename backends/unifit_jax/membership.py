@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import math
+import os
 import sys
 import time
 from typing import Any
 
 import jax
+import numpy as np
 
 from unifit.contract.job import START_TIMEOUT_S, Job
 from unifit.errors import StartError
@@ -40,6 +42,8 @@ def join(job: Job | None) -> None:
         jax.config.update("jax_enable_preemption_service", False)
         _initialize(job)
     if store is None and jax.distributed.is_initialized() and jax.process_count() > 1:
+        if jax.default_backend() == "cpu":
+            _connect_quietly()
         store = Store()
         atexit.register(_leave, store, jax.process_index(), jax.process_count())
 
@@ -73,6 +77,27 @@ def _initialize(job: Job) -> None:
             f"Process {job.process} of {job.processes} could not start jax.distributed"
             f"{f' at {job.coordinator}' if where else ' by what JAX found out about this machine'}. JAX says: {error}"
         ) from error
+
+
+def _connect_quietly() -> None:
+    """Runs the first sum over all devices: gloo connects the processes then, and says so on standard output."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        mesh = jax.sharding.Mesh(np.array(jax.devices()), ("all",))
+        spread, whole = jax.sharding.PartitionSpec("all"), jax.sharding.PartitionSpec()
+        ones = jax.make_array_from_process_local_data(
+            jax.sharding.NamedSharding(mesh, spread), np.ones(jax.local_device_count(), np.float32)
+        )
+        total = jax.jit(
+            jax.shard_map(lambda one: jax.lax.psum(one, "all"), mesh=mesh, in_specs=spread, out_specs=whole)
+        )
+        jax.block_until_ready(total(ones))
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _leave(store: Store, process: int, processes: int) -> None:

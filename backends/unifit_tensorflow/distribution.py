@@ -20,6 +20,9 @@ from unifit_tensorflow.store import CoordinationStore
 GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 """What collectives carry as it is."""
 
+JOINS_FIRST = True
+"""TensorFlow joins a job only before its first tensor, variable or data set: `import unifit` does it."""
+
 
 def configure_from_environment() -> None:
     """Asks for UNIFIT_CPU_DEVICES logical devices; TensorFlow takes the wish only before its first use of a device."""

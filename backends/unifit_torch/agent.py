@@ -101,6 +101,11 @@ def prepare(arguments: argparse.Namespace) -> None:
     if arguments.redirects == "0" and number > 1:
         arguments.redirects = ",".join(f"{process}:3" for process in range(1, number))
         print(f"unifit: processes after the first print to files in {arguments.log_dir}", file=sys.stderr, flush=True)
+    # What is ignored stays so: under nohup, or in the background of a shell. Older releases have no such option.
+    heard = getattr(arguments, "signals_to_handle", "").split(",")
+    kept = [name for name in heard if name and signal.getsignal(signal.Signals[name]) is not signal.SIG_IGN]
+    if kept:
+        arguments.signals_to_handle = ",".join(kept)
     if arguments.no_python:
         tied = ["-I", "-S", "-c", TIED, str(os.getpid()), arguments.training_script]
         arguments.training_script = sys.executable

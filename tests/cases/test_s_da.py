@@ -279,7 +279,7 @@ def test_s_pf_02_ragged_last_batch_is_compiled_once():
     model = scalar_model()
     history = model.fit(x, x, batch_size=4, epochs=3, verbose=0)
     close(history.history["loss"], [4.5] * 3)
-    assert model._trainer.engine.traces == 1
+    assert model.trainer.engine.traces == 1
 
 
 def test_s_pf_02_many_lengths_bring_a_warning():

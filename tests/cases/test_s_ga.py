@@ -102,7 +102,7 @@ def test_s_ga_02_last_window_of_an_epoch(epochs, w, updates):
     model = scalar_model(0.0, gradient_accumulation_steps=2)
     model.fit(x, x, batch_size=1, epochs=epochs, shuffle=False, verbose=0)
     assert weight_of(model) == pytest.approx(w, rel=FLOAT32)
-    assert model._trainer.engine.iterations() == updates
+    assert model.trainer.engine.iterations() == updates
 
 
 class Rates(uf.callbacks.Callback):

@@ -83,7 +83,7 @@ def test_steps_are_updates_in_hooks_and_params():
 def test_batch_logs_are_read_only_when_looked_at(monkeypatch):
     model = compiled()
     fit(model)
-    engine = model._trainer.engine
+    engine = model.trainer.engine
     reads, read = [], engine.read
     monkeypatch.setattr(engine, "read", lambda *arguments: reads.append(1) or read(*arguments))
 

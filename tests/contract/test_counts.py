@@ -105,4 +105,4 @@ def test_python_calls_per_step():
 def test_ragged_ends_are_not_traced_again():
     model, x, y = model_and_data(8 * 5 + 3, gradient_accumulation_steps=2)
     model.fit(x, y, batch_size=8, epochs=3, verbose=0)
-    assert model._trainer.engine.traces == 1
+    assert model.trainer.engine.traces == 1

@@ -16,6 +16,7 @@ import pytest
 from unifit.errors import ArgumentError, StartError
 from unifit.launch import command_line
 from unifit.launch.children import Spec
+from unifit.launch.notebook import launch
 from unifit.launch.ports import free_ports, split_address
 from unifit.launch.rendezvous import AllDone, Node, OtherFailed, meet
 from unifit.launch.supervisor import Signalled, Supervisor
@@ -472,6 +473,17 @@ def test_arguments_are_refused(arguments, said, capsys):
         status = error.code
     assert status == 2
     assert said in capsys.readouterr().err
+
+
+def test_function_of_a_notebook_needs_cloudpickle(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ArgumentError, match=r"unifit\[notebook\]"):
+        launch(lambda: None, devices=1)
+
+
+def test_number_of_devices_to_launch_on_is_checked():
+    with pytest.raises(ArgumentError, match="devices=0"):
+        launch(print, devices=0)
 
 
 @pytest.mark.parametrize(("text", "address"), [("a:1", ("a", 1)), ("[::1]:65535", ("::1", 65535))])

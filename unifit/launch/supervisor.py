@@ -186,7 +186,9 @@ def signals_as_events(events: SimpleQueue[Any]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, lambda got, _: events.put(Signalled(got))) for number in PASSED_ON}
+    # What is ignored stays so: under nohup, or in the background of a shell's script.
+    heard = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda got, _: events.put(Signalled(got))) for number in heard}
     try:
         yield
     finally:

@@ -1,0 +1,20 @@
+"""Joining the job as unifit is imported, where the framework wants it before anything else."""
+
+from __future__ import annotations
+
+from unifit.backend import backend
+from unifit.launch.environment import current_job
+
+
+def join_early() -> None:
+    """Joins the job that the environment describes, on backends whose `distribution.JOINS_FIRST` is set.
+
+    jax and tensorflow can join only before their first array, variable or data set, which a script may make long before
+    `fit`. torch can do so at any time, and waits for the first `fit`.
+
+    Raises:
+        StartError: When the processes do not find each other in time.
+    """
+    job = current_job()
+    if job is not None and job.processes != 1 and getattr(backend.distribution, "JOINS_FIRST", False):
+        backend.distribution.prepare(None, job)
