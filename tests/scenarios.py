@@ -460,8 +460,10 @@ def drawn_run(
     loss = uf.losses.SparseCategoricalCrossentropy(
         from_logits=True, ignore_class=-1 if ignored else None, reduction=reduction
     )
+    # A large epsilon: else an entry whose gradient nearly cancels moves by lr times the rounding of its sign.
+    rules = {"momentum": _optimizer("momentum"), "adamw": uf.optimizers.AdamW(1e-2, weight_decay=0.1, epsilon=0.1)}
     model.compile(
-        _optimizer(optimizer), loss, gradient_accumulation_steps=accumulation, microbatch_size=microbatch_size,
+        rules[optimizer], loss, gradient_accumulation_steps=accumulation, microbatch_size=microbatch_size,
         clip_norm=clip_norm,
     )  # fmt: skip
     history = model.fit(

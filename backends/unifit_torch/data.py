@@ -91,7 +91,8 @@ def _rows(
         return Rows(gathered, count, batch_size, shuffle, drop_last, order, read_ahead=True, fresh=True)
     reader = _Reader(dataset, loader)
     ahead = loader is not None and loader.num_workers > 0
-    return Rows(reader.load, count, batch_size, shuffle, drop_last, order, read_ahead=ahead, fresh=True)
+    even = loader is None or loader.collate_fn is default_collate
+    return Rows(reader.load, count, batch_size, shuffle, drop_last, order, read_ahead=ahead, fresh=True, even=even)
 
 
 def _order_of(sampler: Any, rows: int) -> tuple[bool, Callable[[int, int], Sequence[int]] | None, int]:
@@ -103,8 +104,8 @@ def _order_of(sampler: Any, rows: int) -> tuple[bool, Callable[[int, int], Seque
     if getattr(sampler, "num_replicas", 1) > 1:
         raise ArgumentError(
             f"The DataLoader has a {type(sampler).__name__} for {sampler.num_replicas} processes. unifit gives each "
-            "process its part of every batch by itself: pass a DataLoader with shuffle=True and the global batch_size. "
-            "Where each process shall read rows of its own, say so: uf.data.PerProcess(loader)."
+            "process its part of every batch by itself, each row once: pass a DataLoader with shuffle=True and the "
+            "global batch_size."
         )
 
     def order(epoch: int, seed: int) -> Sequence[int]:

@@ -15,6 +15,8 @@ def join_early() -> None:
     Raises:
         StartError: When the processes do not find each other in time.
     """
+    if not getattr(backend.distribution, "JOINS_FIRST", False):
+        return
     job = current_job()
-    if job is not None and job.processes != 1 and getattr(backend.distribution, "JOINS_FIRST", False):
+    if job is not None and job.processes != 1:
         backend.distribution.prepare(None, job)
