@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import pairwise
+from pathlib import Path
+
 from unifit.backend import backend
 from unifit.launch.environment import current_job
 
@@ -15,8 +19,13 @@ def join_early() -> None:
     Raises:
         StartError: When the processes do not find each other in time.
     """
-    if not getattr(backend.distribution, "JOINS_FIRST", False):
+    if not getattr(backend.distribution, "JOINS_FIRST", False) or _is_command_line():
         return
     job = current_job()
     if job is not None and job.processes != 1:
         backend.distribution.prepare(None, job)
+
+
+def _is_command_line() -> bool:
+    """Whether this process is the `unifit` command, which starts processes and is none of them."""
+    return Path(sys.argv[0]).name == "unifit" or ("-m", "unifit") in pairwise(sys.orig_argv)
