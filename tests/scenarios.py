@@ -473,3 +473,31 @@ def drawn_run(
     return _outcome(model) | {
         "loss": history.history["loss"], "updates": model.trainer.engine.iterations(),
     }  # fmt: skip
+
+
+def overflow_on_the_last_device(devices):
+    """Two finite updates, then one whose last row, which is the last device's, overflows in float16."""
+    r = np.random.default_rng(0)
+    x = r.normal(size=(8, 3)).astype("float32")
+    model = uf.Sequential([uf.layers.Dense(4), uf.layers.BatchNormalization(), uf.layers.Dense(1)])
+    model.compile(
+        _optimizer("adamw"), lambda y, p: p * y, precision="mixed_float16", gradient_accumulation_steps=2,
+        clip_norm=1.0, ema=uf.EMA(0.9),
+    )  # fmt: skip
+    y = np.ones((8, 1), np.float32)
+    options = {"batch_size": 4, "shuffle": False, "verbose": 0, "distribution": uf.DataParallel(devices=devices)}
+
+    def state():
+        slots = {f"slot {name}": value for name, value in model.trainer.slots().items()}
+        return {name: value for name, value in slots.items() if "loss_scale" not in name} | _outcome(model)
+
+    model.fit(x, y, epochs=2, **options)
+    before, scale = state(), model.trainer.engine.scaling().scale
+    y[3] = 1e6  # the last row of the first micro-batch
+    model.fit(x, y, **options)
+    after = model.trainer.engine.scaling()
+    return (
+        {f"before {name}": value for name, value in before.items()}
+        | {f"after {name}": value for name, value in state().items()}
+        | {"scale before": scale, "scale": after.scale, "skipped": after.skipped}
+    )

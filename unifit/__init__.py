@@ -25,6 +25,7 @@ from unifit.layer import Layer
 from unifit.model import Model
 from unifit.names import register_serializable
 from unifit.peers import is_main_process, process_count, process_index
+from unifit.precision import EMA, LossScale, Precision, set_precision
 from unifit.saving import clone_model, load_model, model_from_json
 from unifit.seed import set_seed
 from unifit.sequential import Sequential
@@ -39,9 +40,12 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 __all__ = [
     "DataParallel",
+    "EMA",
     "Input",
     "Layer",
+    "LossScale",
     "Model",
+    "Precision",
     "Sequential",
     "backend",
     "callbacks",
@@ -65,5 +69,6 @@ __all__ = [
     "register_serializable",
     "regularizers",
     "schedules",
+    "set_precision",
     "set_seed",
 ]

@@ -22,22 +22,32 @@ def spec_of(array: Any) -> ArraySpec:
     return ArraySpec(tuple(array.shape), {"float64": "float32", "int64": "int32"}.get(dtype, dtype))
 
 
-def infer(root: Any, function: Callable[..., Any], *specs: Any, valid: Any = None, training: bool = False) -> Any:
+def infer(
+    root: Any,
+    function: Callable[..., Any],
+    *specs: Any,
+    valid: Any = None,
+    training: bool = False,
+    compute: str | None = None,
+) -> Any:
     """Runs `function(*arrays)` on `root`'s layers abstractly; trees of ArraySpec in, a tree of ArraySpec out.
 
-    Unbuilt layers are built by the way. `valid` is the ArraySpec of the rows' validity, or None.
+    Unbuilt layers are built by the way. `valid` is the ArraySpec of the rows' validity, or None; `compute` the dtype in
+    which layers compute, or None for float32.
     """
 
     def body(rows: Any, *arrays: Any) -> Any:
-        context = CallContext(training=training, stream=lambda: backend.random.stream(0), valid=rows, abstract=True)
-        with placeholders(root), context.open():
+        context = CallContext(
+            training=training, stream=lambda: backend.random.stream(0), valid=rows, abstract=True, compute=compute
+        )
+        with placeholders(root, compute), context.open():
             return function(*arrays)
 
     return backend.module.abstract_call(body, valid, *specs)
 
 
 @contextlib.contextmanager
-def placeholders(root: Any) -> Iterator[None]:
+def placeholders(root: Any, compute: str | None = None) -> Iterator[None]:
     """Shadows every weight below `root` by abstract zeros, and those that are recorded meanwhile.
 
     When the pass fails, nothing has been built: it can be tried again on other inputs.
@@ -47,7 +57,7 @@ def placeholders(root: Any) -> Iterator[None]:
     shadows: dict[tuple[int, str], tuple[Any, str, Any]] = {}
     for _, owner, name, record in records_of(root):
         shadows[id(owner), name] = (owner, name, owner.__dict__.get(name))
-        owner.__dict__[name] = ops.zeros(record.shape, record.dtype)
+        owner.__dict__[name] = ops.zeros(record.shape, record.read_dtype(owner.reads_in(compute)))
     try:
         yield
         failed = False

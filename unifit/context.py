@@ -19,13 +19,15 @@ class CallContext:
 
     Attributes:
         training: Whether layers act as in training.
+        compute: The dtype in which layers compute that name none of their own; None where all is float32 and nothing
+            needs a cast.
         abstract: Whether only shapes are inferred; layers may record weights then, and buffers are not written.
         losses: Scalars that layers added by `add_loss`.
         looked_at_valid: Whether `valid` was read since this was last set to False.
     """
 
     __slots__ = (
-        "training", "abstract", "losses", "looked_at_valid",
+        "training", "compute", "abstract", "losses", "looked_at_valid",
         "_valid", "_masks", "_make_stream", "_stream", "_sum_over_devices",
     )  # fmt: skip
 
@@ -36,9 +38,11 @@ class CallContext:
         stream: Callable[[], Any],
         valid: Any = None,
         abstract: bool = False,
+        compute: str | None = None,
         sum_over_devices: Callable[[Any], Any] | None = None,
     ):
         self.training = training
+        self.compute = compute
         self._valid = valid
         self.looked_at_valid = False
         self.abstract = abstract

@@ -36,6 +36,10 @@ class PeerError(UnifitError, RuntimeError):
     """Another process of the job failed, or does other things than this one; the message says which and what."""
 
 
+class NonFiniteError(UnifitError, ArithmeticError):
+    """Gradients were not finite in many updates in a row; the message names the parameters."""
+
+
 class OutOfMemoryError(UnifitError, MemoryError):
     """A device's memory ran out; the message names the next smaller `microbatch_size` to try."""
 

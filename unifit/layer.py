@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import unifit.initializers as initializers
+import unifit.ops as ops
 import unifit.regularizers as regularizers
 import unifit.symbol as symbol
 from unifit.abstract import infer, spec_of
@@ -18,8 +19,10 @@ from unifit.config import Configurable
 from unifit.context import CallContext, context
 from unifit.contract import tree
 from unifit.contract.module import RESERVED
+from unifit.contract.precision import FLOATS
 from unifit.errors import ArgumentError, UnifitError
 from unifit.names import snake_case
+from unifit.precision import compute_dtype as own_compute_dtype
 from unifit.registry import Registry
 from unifit.seed import get_seed
 from unifit.weight_access import WeightAccess
@@ -41,6 +44,8 @@ class Layer(WeightAccess, Configurable, Module):
     Args:
         name: Shown in summaries, and the layer's key in a functional model; by default the class' name in snake case.
         trainable: Whether training may change the layer's weights and those below it.
+        dtype: The dtype in which the layer computes: a float dtype or a policy's name. None leaves it to the model's
+            `precision`. Its variables are float32 in any case, and it does not hold for layers below it.
         input_shape: Shape of a row of its input; in a Sequential's first layer it stands for a leading `uf.Input`.
 
     Example:
@@ -64,16 +69,22 @@ class Layer(WeightAccess, Configurable, Module):
     _ready: bool
     _records: dict[str, Weight]
 
+    casts_inputs = True  # float inputs come in the compute dtype under mixed precision
     _takes_training = False
     _takes_mask = False
     _first_parameter = ""
 
     def __init__(
-        self, *, name: str | None = None, trainable: bool = True, input_shape: tuple[int | None, ...] | None = None
+        self,
+        *,
+        name: str | None = None,
+        trainable: bool = True,
+        dtype: Any = None,
+        input_shape: tuple[int | None, ...] | None = None,
     ):
         super().__init__()
         self.__dict__.update(_records={}, built=False, _ready=False, _name=name or snake_case(type(self).__name__))
-        self.__dict__.update(_trainable=trainable, _row_shape=input_shape)
+        self.__dict__.update(_trainable=trainable, _row_shape=input_shape, _compute_dtype=own_compute_dtype(dtype))
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -109,6 +120,7 @@ class Layer(WeightAccess, Configurable, Module):
         dtype: str = "float32",
         trainable: bool = True,
         regularizer: Any = None,
+        autocast: bool = True,
         name: str | None = None,
     ) -> Any:
         """Records a weight; assign the result to an attribute, whose name becomes the weight's: `self.kernel = ...`.
@@ -120,6 +132,8 @@ class Layer(WeightAccess, Configurable, Module):
             dtype: The variable's dtype.
             trainable: False for state that `assign` changes, such as moving statistics.
             regularizer: Name, object or scalar function of the variable, added to the loss once per update.
+            autocast: Whether the weight reads in the layer's compute dtype under mixed precision, if it is a trainable
+                float; False: always in its own dtype.
             name: Binds the weight under this attribute name at once.
 
         Raises:
@@ -140,7 +154,7 @@ class Layer(WeightAccess, Configurable, Module):
             initializer = "glorot_uniform" if "float" in dtype else "zeros"
         regularizer = None if regularizer is None else regularizers.get(regularizer)
         start: Any = initializers.get(initializer)
-        record = Weight(tuple(map(int, shape)), dtype, start, trainable, regularizer)
+        record = Weight(tuple(map(int, shape)), dtype, start, trainable, regularizer, autocast)
         if name is not None:
             setattr(self, name, record)
             return getattr(self, name)
@@ -156,7 +170,7 @@ class Layer(WeightAccess, Configurable, Module):
         ambient = context()
         if ambient is None:
             raise UnifitError(f"{self.name}.add_loss was called outside a forward pass; call it in the layer's call.")
-        ambient.losses.append(value)
+        ambient.losses.append(value if ambient.compute is None else ops.cast(value, "float32"))
 
     def assign(self, name: str, value: Any) -> None:
         """Sets a non-trainable weight in a forward pass; `self.moving_mean = value` does the same."""
@@ -167,6 +181,15 @@ class Layer(WeightAccess, Configurable, Module):
     def compute_mask(self, inputs: Any, mask: Any) -> Any:
         """The output's mask, given the first argument and its mask; None for no mask."""
         return mask if self.supports_masking else None
+
+    @property
+    def compute_dtype(self) -> str | None:
+        """The dtype that `dtype=` gave this layer to compute in; None where the model's policy decides."""
+        return self.__dict__["_compute_dtype"]
+
+    def reads_in(self, compute: str | None) -> str | None:
+        """The dtype in which this layer computes where the model computes in `compute`; None: in float32, uncast."""
+        return None if compute is None else self.__dict__["_compute_dtype"] or compute
 
     @property
     def name(self) -> str:
@@ -198,11 +221,28 @@ class Layer(WeightAccess, Configurable, Module):
             self._build(ambient, args, kwargs)
         if "training" in kwargs:
             return self._call_in_mode(ambient, args, kwargs)
+        if ambient.compute is not None and self.casts_inputs:
+            args, kwargs = self._cast(ambient, args, kwargs)
         if self._takes_training:
             kwargs["training"] = ambient.training
         if not ambient.has_masks and not self.makes_mask:
             return self.call(*args, **kwargs)
         return self._call_masked(ambient, args, kwargs)
+
+    def _cast(self, ambient: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The arguments with their floats in the compute dtype; masks go along."""
+        compute = self.reads_in(ambient.compute)
+
+        def cast(leaf: Any) -> Any:
+            if getattr(leaf, "shape", None) is None or ops.dtype(leaf) not in FLOATS or ops.dtype(leaf) == compute:
+                return leaf
+            given = ops.cast(leaf, str(compute))
+            mask = ambient.mask_of(leaf)
+            if mask is not None:
+                ambient.set_mask(given, mask)
+            return given
+
+        return tree.map(cast, args), tree.map(cast, kwargs)
 
     def _call_in_mode(self, ambient: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An explicit training=True/False holds for this layer and for those that it calls."""
@@ -317,7 +357,7 @@ class Layer(WeightAccess, Configurable, Module):
         self._records[name] = record
         ambient = context()
         if ambient is not None and ambient.abstract:
-            self.__dict__[name] = backend.arrays.zeros(record.shape, record.dtype)
+            self.__dict__[name] = backend.arrays.zeros(record.shape, record.read_dtype(self.reads_in(ambient.compute)))
         else:
             self.__dict__[name] = record
 

@@ -9,6 +9,7 @@ from unifit.callbacks.callback_list import CallbackList, fit_callbacks, run_call
 from unifit.callbacks.progress_bar import verbosity
 from unifit.contract import tree
 from unifit.contract.distribution import DataParallel
+from unifit.contract.precision import EMA
 from unifit.data.adapt import make_source
 from unifit.data.class_weights import labels_are_sparse
 from unifit.data.feed import Feed
@@ -63,6 +64,11 @@ class Model(Network):
         microbatch_size: int | str | None = None,
         clip_norm: float | None = None,
         clip_value: float | None = None,
+        clip_parameter_norm: float | None = None,
+        skip_nonfinite: bool = False,
+        ema: EMA | None = None,
+        reduction_dtype: str = "float32",
+        matmul_precision: str | None = None,
     ) -> None:
         """Fixes the recipe of an update.
 
@@ -74,13 +80,20 @@ class Model(Network):
             metrics: List of names or `uf.metrics` objects; for several outputs a list of lists or a dict. They count
                 each valid element once.
             weighted_metrics: The same, weighted by sample and class weights.
-            precision: "float32".
+            precision: "float32", "mixed_bfloat16", "mixed_float16" (with a dynamic loss scale), or a `uf.Precision`;
+                None for the default of `uf.set_precision`.
             gradient_accumulation_steps: Consecutive batches that make one update.
             microbatch_size: Rows that a device takes at a time: its share of each batch is cut into equal pieces of at
                 most so many rows, whose gradients are summed. It changes the memory that training needs, not the
                 numbers. "auto" finds the most that fit, by trial before the first update; None takes all at once.
             clip_norm: Clip the update's gradient to this global norm.
             clip_value: Clip its entries to [-clip_value, clip_value].
+            clip_parameter_norm: Clip each parameter's gradient to this norm.
+            skip_nonfinite: Skip updates with a gradient that is not finite, as a loss scale does anyway.
+            ema: A `uf.EMA`: keep a running average of the weights, which `evaluate`, `predict` and `save` take on
+            demand.
+            reduction_dtype: "bfloat16" halves what gradients take on their way between devices, at 8 bits of mantissa.
+            matmul_precision: Of float32 matrix products: "highest", "high" or "default"; None as the framework has it.
 
         Raises:
             ArgumentError, UnknownNameError, UnsupportedError: For values that cannot be; nothing has changed then.
@@ -95,7 +108,12 @@ class Model(Network):
             microbatch_size=microbatch_size,
             clip_norm=clip_norm,
             clip_value=clip_value,
+            clip_parameter_norm=clip_parameter_norm,
             precision=precision,
+            skip_nonfinite=skip_nonfinite,
+            ema=ema,
+            reduction_dtype=reduction_dtype,
+            matmul_precision=matmul_precision,
         )
         self.__dict__["_spec"] = spec
         self._binding.forget()
@@ -188,9 +206,13 @@ class Model(Network):
         callbacks: Callback | list[Callback] | None = None,
         return_dict: bool = False,
         *,
+        weights: str = "own",
         distribution: DataParallel | None = None,
     ) -> Any:
-        """Loss and metrics over all rows, each counted once; a float or list of floats, or a dict with return_dict."""
+        """Loss and metrics over all rows, each counted once; a float or list of floats, or a dict with return_dict.
+
+        `weights="ema"` takes the running averages that `compile(ema=...)` keeps.
+        """
         spec = self._compiled("evaluate")
         observing = run_callbacks(callbacks, verbose)
         devices = self._binding.devices(distribution)
@@ -200,7 +222,8 @@ class Model(Network):
             require_same_run(peers, "evaluate", {}, spec, {"data": feed})
             trainer = self._binding.trainer_for(spec, devices, feed)
             hooks = Hooks(CallbackList(observing, self, _run_params(feed, verbose, devices)), peers)
-            logs = run_evaluate(trainer, feed, hooks)
+            with trainer.weights(weights):
+                logs = run_evaluate(trainer, feed, hooks)
             hooks.meet("test_end")
         return _scores(logs, return_dict)
 
@@ -213,11 +236,13 @@ class Model(Network):
         callbacks: Callback | list[Callback] | None = None,
         *,
         main_process_only: bool = False,
+        weights: str = "own",
         distribution: DataParallel | None = None,
     ) -> Any:
         """The outputs for every row, in order: NumPy arrays, on every process.
 
-        With `main_process_only` the other processes get None, and keep nothing in memory.
+        With `main_process_only` the other processes get None, and keep nothing in memory. `weights="ema"` takes the
+        running averages that `compile(ema=...)` keeps.
         """
         observing = run_callbacks(callbacks, verbose)
         devices = self._binding.devices(distribution)
@@ -227,7 +252,8 @@ class Model(Network):
             require_same_run(peers, "predict", {}, None, {"data": feed})
             trainer = self._binding.trainer_for(None, devices, feed)
             hooks = Hooks(CallbackList(observing, self, _run_params(feed, verbose, devices)), peers)
-            return run_predict(trainer, feed, hooks, keep=peers.process == 0 or not main_process_only)
+            with trainer.weights(weights):
+                return run_predict(trainer, feed, hooks, keep=peers.process == 0 or not main_process_only)
 
     def train_on_batch(
         self,

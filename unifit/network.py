@@ -32,6 +32,7 @@ class Network(Layer):
     """
 
     supports_masking = True
+    casts_inputs = False  # its layers do
 
     _graph: Graph | None
     _arguments: tuple[Any, ...] | None
@@ -236,13 +237,20 @@ class Network(Layer):
         """The config as a JSON text, for `uf.model_from_json`: the structure without weights."""
         return json.dumps(saving.model_config(self))
 
-    def save(self, filepath: Any, overwrite: bool = True, include_optimizer: bool = True) -> None:
-        """Writes the whole model to one file, for `uf.load_model` on any backend. See `unifit.saving.save_model`."""
-        saving.save_model(self, filepath, overwrite, include_optimizer)
+    def save(
+        self, filepath: Any, overwrite: bool = True, include_optimizer: bool = True, *, weights: str = "own"
+    ) -> None:
+        """Writes the whole model to one file, for `uf.load_model` on any backend. See `unifit.saving.save_model`.
 
-    def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
-        """Writes the weights to one safetensors file, by path. See `unifit.saving.save_weights`."""
-        saving.save_weights(self, filepath, overwrite)
+        `weights="ema"` writes the running averages that `compile(ema=...)` keeps in place of the model's own weights.
+        """
+        with saving.chosen_weights(self, weights):
+            saving.save_model(self, filepath, overwrite, include_optimizer)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True, *, weights: str = "own") -> None:
+        """Writes the weights to one safetensors file, by path; `weights` as in `save`."""
+        with saving.chosen_weights(self, weights):
+            saving.save_weights(self, filepath, overwrite)
 
     def load_weights(self, filepath: Any, skip_mismatch: bool = False) -> None:
         """Reads weights from a file of `save_weights` or `save`. See `unifit.saving.load_weights`."""

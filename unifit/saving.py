@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,20 @@ def _optimizer_state(model: Any) -> tuple[dict[str, np.ndarray] | None, int]:
     if trainer is not None and trainer.spec is not None:
         return trainer.slots(), trainer.step
     return model.restored_optimizer or (None, 0)
+
+
+def chosen_weights(model: Any, which: str) -> AbstractContextManager[Any]:
+    """Inside it the model has its "own" weights, or those that are averaged: "ema".
+
+    Raises:
+        ArgumentError: For another name, or where no average is kept.
+    """
+    trainer = getattr(model, "trainer", None)
+    if trainer is not None:
+        return trainer.weights(which)
+    if which == "own":
+        return nullcontext()
+    raise ArgumentError(f"weights={which!r} needs a model that is compiled with ema=uf.EMA(...) and was trained.")
 
 
 def _target(model: Any, filepath: Any, overwrite: bool) -> Path:

@@ -23,6 +23,7 @@ class Weight:
         initializer: (shape, dtype, NumPy generator) -> host array.
         trainable: False for a buffer, such as moving statistics.
         regularizer: Scalar function of the variable that is added to the loss, or None.
+        autocast: Whether a trainable float weight reads in the layer's compute dtype; else always in its own.
         value: Host value that replaces the initializer's, for instance one that was loaded.
     """
 
@@ -31,7 +32,13 @@ class Weight:
     initializer: Callable[..., np.ndarray]
     trainable: bool = True
     regularizer: Callable[[Any], Any] | None = None
+    autocast: bool = True
     value: np.ndarray | None = None
+
+    def read_dtype(self, compute: str | None) -> str:
+        """The dtype in which the weight reads in a pass of a layer that computes in `compute`; None: in its own."""
+        casts = compute is not None and self.autocast and self.trainable and "float" in self.dtype
+        return compute if casts and compute is not None else self.dtype
 
     def initial_value(self, path: str, seed: int) -> np.ndarray:
         """The first value: keyed by (seed, path) alone, so the same on every backend and in every process."""

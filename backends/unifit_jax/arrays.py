@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax, nn
 
+from unifit_jax.ops import as_given, widened
+
 _INT32_RANGE = np.iinfo(np.int32)
 
 
@@ -185,15 +187,18 @@ def broadcast_to(x, shape):
 # --- Indexing and sorting ---------------------------------------------------------------------------------------------
 
 
+# The gradient of what is picked several times is a sum of many, which needs float32: half types are picked in it.
+
+
 def take(x, indices, axis=None):
-    return jnp.take(x, jnp.asarray(indices), axis)
+    return as_given(jnp.take(widened(x), jnp.asarray(indices), axis), x)
 
 
 def take_along_axis(x, indices, axis=None):
     indices = jnp.asarray(indices)
     if axis is None:
         x, indices, axis = jnp.ravel(x), jnp.ravel(indices), 0
-    return jnp.take_along_axis(x, indices, axis)
+    return as_given(jnp.take_along_axis(widened(x), indices, axis), x)
 
 
 def slice(inputs, start_indices, shape):
@@ -231,8 +236,10 @@ def bincount(x, weights=None, minlength=0):
     length = minlength or (int(jnp.max(x)) + 1 if x.size else 0)
     if weights is None:
         weights = jnp.ones(x.shape, jnp.int32)
-    return jnp.zeros(length, weights.dtype).at[x].add(weights, mode="drop")
+    wide = widened(weights)
+    return as_given(jnp.zeros(length, wide.dtype).at[x].add(wide, mode="drop"), weights)
 
 
 def segment_sum(data, segment_ids, num_segments, sorted=False):
-    return jax.ops.segment_sum(data, segment_ids, num_segments, indices_are_sorted=sorted)
+    sums = jax.ops.segment_sum(widened(data), segment_ids, num_segments, indices_are_sorted=sorted)
+    return as_given(sums, data)

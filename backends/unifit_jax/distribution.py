@@ -113,7 +113,8 @@ def prepare(distribution: DataParallel | None, job: Job | None) -> Devices:
         StartError: When the processes of the job do not find each other.
     """
     membership.join(job)
-    if jax.process_count() > 1:
+    # process_count touches the devices, after which their number stands.
+    if jax.distributed.is_initialized() and jax.process_count() > 1:
         return _of_job(distribution)
     wished = 1 if distribution is None else distribution.devices
     if wished is not None and wished > int(os.environ.get("UNIFIT_CPU_DEVICES", "1")):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import jax
@@ -11,9 +13,11 @@ import numpy as np
 from jax import lax
 
 from unifit.contract import optimizers as rules
+from unifit.contract.engine import ScalingState
 from unifit.contract.objective import Scope
 from unifit.contract.values import MicroBatch, Plan, Window
-from unifit_jax import optimizers, random
+from unifit_jax import averages, optimizers, random, rounding, scaling
+from unifit_jax.clipping import clip
 from unifit_jax.distribution import DATA_AXIS, Devices
 from unifit_jax.module import Module, adopt
 
@@ -22,12 +26,17 @@ STEPS_IN_FLIGHT = 8
 
 
 class State(NamedTuple):
-    """What an update changes; donated to the program that makes the next one."""
+    """What an update changes; donated to the program that makes the next one.
+
+    The last two are empty where the plan does not ask for them: nothing is traced or passed for them then.
+    """
 
     params: list[Any]
     buffers: list[Any]
     slots: Any
     iterations: Any
+    scaling: Any = ()
+    averages: Any = ()
 
 
 class Placed(NamedTuple):
@@ -41,7 +50,7 @@ class Placed(NamedTuple):
 class Engine:
     """unifit.contract.engine.Engine on JAX: each process drives its local devices; arrays span those of all."""
 
-    ENGINE_SUMS = ("updates", "empty", "grad_norm")
+    ENGINE_SUMS = ("updates", "empty", "grad_norm", "nonfinite")
 
     def __init__(self, model: Module, plan: Plan, devices: Devices):
         self.model, self.plan, self.devices = model, plan, devices
@@ -51,12 +60,19 @@ class Engine:
         self._rest_indices = [i for i, path in enumerate(self.paths) if path not in plan.trainable]
         self._replicated = devices.sharding()
         self.store.hold(devices.replicated(self.store.values), spans_processes=self.placement.processes > 1)
+        self._scaling: Any = ()
+        self._averages: Any = ()
         if plan.optimizer is not None:
             decayed = [self.paths[i] in plan.decays for i in self._train_indices]
             self._optimizer = optimizers.make(plan.optimizer, decayed)
             # From this process' copies: an eager computation on arrays that span processes would need them all.
-            params = [self.store.read(i) for i in self._train_indices]
+            # As float32, which slots are whatever the parameters are.
+            params = [self.store.read(i).astype(jnp.float32) for i in self._train_indices]
             self._slots = devices.replicated(self._optimizer.init(params))
+            if plan.skip_nonfinite:
+                self._scaling = devices.replicated(scaling.start(plan.loss_scale, len(params)))
+            if plan.ema is not None:
+                self._averages = devices.replicated(averages.start(params))
         self._iterations = devices.replicated(np.zeros((), np.int32))
         self._steps = 0
         self.traces = 0
@@ -66,18 +82,37 @@ class Engine:
         window, rows = self.devices.sharding(None, DATA_AXIS), self.devices.sharding(DATA_AXIS)
         whole = self._replicated
         self._train = jax.jit(
-            self._update,
+            self._precisely(self._update),
             in_shardings=(whole, whole, Placed(window, whole, whole), whole),
             out_shardings=(whole, whole),
             donate_argnums=(0, 1),
+            # XLA would drop casts to a half type and back, and with them the overflow that the loss scale has to see.
+            compiler_options=None if self.plan.loss_scale is None else {"xla_allow_excess_precision": False},
         )
-        self._probe = jax.jit(self._reduced, in_shardings=(whole, whole, Placed(window, whole, whole)))
+        self._probe = jax.jit(
+            self._precisely(self._reduced), in_shardings=(whole, whole, Placed(window, whole, whole), whole)
+        )
         self._evaluate = jax.jit(
-            self._evaluation, in_shardings=(whole, rows, rows), out_shardings=rows, donate_argnums=(1,)
+            self._precisely(self._evaluation), in_shardings=(whole, rows, rows), out_shardings=rows, donate_argnums=(1,)
         )
         several = self.placement.processes > 1
-        self._predict = jax.jit(self._prediction, in_shardings=(whole, rows), out_shardings=whole if several else rows)
+        self._predict = jax.jit(
+            self._precisely(self._prediction), in_shardings=(whole, rows), out_shardings=whole if several else rows
+        )
         self._gather = jax.jit(lambda totals: totals, out_shardings=whole)
+
+    def _precisely(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function to trace, with the plan's precision of float32 matrix products."""
+        precision = self.plan.matmul_precision
+        if precision is None:
+            return function
+
+        @wraps(function)
+        def traced(*arguments: Any) -> Any:
+            with jax.default_matmul_precision(precision):
+                return function(*arguments)
+
+        return traced
 
     # The border
 
@@ -94,14 +129,15 @@ class Engine:
 
     def train(self, totals: Any, placed: Placed) -> Any:
         params, buffers = self._variables()
-        state = State(params, buffers, self._slots, self._iterations)
+        state = State(params, buffers, self._slots, self._iterations, self._scaling, self._averages)
         state, totals = self._train(state, totals, placed, self._rates)
         self.store.values = self._joined(state.params, state.buffers)
         self._slots, self._iterations = state.slots, state.iterations
+        self._scaling, self._averages = state.scaling, state.averages
         return self._bounded(totals)
 
     def probe(self, placed: Placed) -> None:
-        jax.block_until_ready(self._probe(*self._variables(), placed))
+        jax.block_until_ready(self._probe(*self._variables(), placed, self._scale(self._scaling)))
 
     def evaluate(self, totals: Any, batch: MicroBatch) -> Any:
         return self._bounded(self._evaluate(self.store.values, totals, self.devices.rows(batch)))
@@ -124,20 +160,56 @@ class Engine:
 
     def read_slots(self) -> dict[str, np.ndarray]:
         named = {name: np.asarray(leaf) for name, leaf in self._named_slots()}
+        if self.plan.skip_nonfinite:
+            named |= scaling.to_slots(self._scaling)
+        if self.plan.ema is not None:
+            named |= averages.to_slots(self._averages, self._trained_paths())
         return named | {"iterations": np.asarray(self.iterations(), np.int64)}
 
     def write_slots(self, slots: dict[str, np.ndarray]) -> None:
         named = {id(leaf): slots[name] for name, leaf in self._named_slots()}
         count = np.asarray(slots["iterations"], np.int32)
+        paths = self._trained_paths()
+        scaled = scaling.from_slots(slots, len(paths)) if self.plan.skip_nonfinite else ()
+        averaged = averages.from_slots(slots, paths) if self.plan.ema is not None else ()
         leaves, structure = jax.tree.flatten(self._slots)
         leaves = [np.asarray(named.get(id(leaf), count), leaf.dtype) for leaf in leaves]
         self._slots = self.devices.replicated(jax.tree.unflatten(structure, leaves))
         self._iterations = self.devices.replicated(count)
+        self._scaling, self._averages = self.devices.replicated(scaled), self.devices.replicated(averaged)
+
+    def scaling(self) -> ScalingState:
+        return scaling.read(self._scaling)
+
+    def nonfinite(self) -> list[str]:
+        flags = np.asarray(self._scaling.nonfinite)
+        return [path for path, flag in zip(self._trained_paths(), flags, strict=True) if flag]
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        values = self.store.values
+        kept = [values[i] for i in self._train_indices]
+        for i, average in zip(self._train_indices, self._averages.values, strict=True):
+            if values[i].dtype != average.dtype:  # from this process' copy: it computes alone
+                average = self.devices.replicated(np.asarray(average).astype(values[i].dtype))
+            values[i] = average
+        try:
+            yield
+        finally:
+            for i, value in zip(self._train_indices, kept, strict=True):
+                self.store.values[i] = value
 
     def _variables(self) -> tuple[list[Any], list[Any]]:
         """The trained parameters, and all other variables."""
         values = self.store.values
         return [values[i] for i in self._train_indices], [values[i] for i in self._rest_indices]
+
+    def _trained_paths(self) -> list[str]:
+        return [self.paths[i] for i in self._train_indices]
+
+    def _scale(self, state: Any) -> Any:
+        """The loss scale, None without one."""
+        return state.scale if self.plan.skip_nonfinite and self.plan.loss_scale is not None else None
 
     def _bounded(self, totals: Any) -> Any:
         """A step's totals; now and then it waits for them where the queue is to be bounded."""
@@ -175,27 +247,42 @@ class Engine:
 
     def _update(self, state: State, totals: Any, placed: Placed, rates: tuple[Any, Any]) -> tuple[State, Any]:
         self.traces += 1
-        summed, sums, buffers = self._reduced(state.params, state.buffers, placed)
-        verdict = self.plan.objective.update(sums)
-        summed = [g * verdict.factor for g in summed]
-        summed, norm = clip(summed, self.plan)
+        plan, scale = self.plan, self._scale(state.scaling)
+        summed, sums, buffers = self._reduced(state.params, state.buffers, placed, scale)
+        verdict = plan.objective.update(sums)
+        factor = verdict.factor if scale is None else verdict.factor / scale
+        summed = [g * factor for g in summed]
+        applied, scaled = verdict.applied, state.scaling
+        if plan.skip_nonfinite:
+            are_finite = scaling.are_finite(summed)
+            applied = applied & jnp.all(are_finite)
+            scaled = scaling.advance(state.scaling, are_finite, verdict.applied, plan.loss_scale)
+        summed, norm = clip(summed, plan)
         start, table = rates
         rate = table[jnp.clip(state.iterations - start, 0, table.shape[0] - 1)]
-        params, slots = self._optimizer.update(summed, state.slots, state.params, rate)
-        new = State(params, buffers, slots, state.iterations + 1)
-        state = jax.tree.map(lambda a, b: jnp.where(verdict.applied, a, b), new, state)
-        applied = verdict.applied.astype(jnp.float32)
-        sums = jnp.where(verdict.applied, sums, 0.0)
-        own = jnp.stack([applied, 1.0 - applied, norm * applied])
-        return state, totals + jnp.concatenate([sums, own])
+        params = [p.astype(jnp.float32) for p in state.params]
+        params, slots = self._optimizer.update(summed, state.slots, params, rate)
+        params = rounding.stored(params, state.params, plan.seed, state.iterations)
+        average = averages.advance(state.averages, params, plan.ema) if plan.ema is not None else ()
+        new = State(params, buffers, slots, state.iterations + 1, state.scaling, average)
+        # Selects, not products: what is skipped may be NaN.
+        state = jax.tree.map(lambda a, b: jnp.where(applied, a, b), new, state)._replace(scaling=scaled)
+        sums = jnp.where(applied, sums, 0.0)
+        own = [applied, ~verdict.applied, jnp.where(applied, norm, 0.0), verdict.applied & ~applied]
+        return state, totals + jnp.concatenate([sums, jnp.stack([value.astype(jnp.float32) for value in own])])
 
-    def _reduced(self, params: list[Any], buffers: list[Any], placed: Placed) -> tuple[list[Any], Any, list[Any]]:
-        """Gradients and sums of the window, summed over all devices; the buffers after it."""
+    def _reduced(
+        self, params: list[Any], buffers: list[Any], placed: Placed, scale: Any
+    ) -> tuple[list[Any], Any, list[Any]]:
+        """Gradients, times the loss scale, and sums of the window, summed over all devices; the buffers after it."""
         spec = jax.sharding.PartitionSpec
         batch = Placed(spec(None, DATA_AXIS), spec(), spec())
-        return self._sharded(self._gradients, (spec(), spec(), batch), spec())(params, buffers, placed)
+        in_specs = (spec(), spec(), batch, spec())
+        return self._sharded(self._gradients, in_specs, spec())(params, buffers, placed, scale)
 
-    def _gradients(self, params: list[Any], buffers: list[Any], placed: Placed) -> tuple[list[Any], Any, list[Any]]:
+    def _gradients(
+        self, params: list[Any], buffers: list[Any], placed: Placed, scale: Any
+    ) -> tuple[list[Any], Any, list[Any]]:
         """Sums over the window, one device's share; summed over devices in the one reduction at the end."""
         counts = self._counts(params, buffers, placed) if self.plan.objective.counts_first else None
         numbers = jnp.arange(self.plan.accumulation, dtype=jnp.int32)
@@ -208,6 +295,7 @@ class Engine:
                 values = self._joined(params, buffers)
                 with self.store.bound(values):
                     value, sums = self.plan.objective.train(self.model, batch, self._scope(placed.step, number, counts))
+                value = value if scale is None else value.astype(jnp.float32) * scale
                 return value, (sums, [values[i] for i in self._rest_indices])
 
             (_, (more, after)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
@@ -223,8 +311,10 @@ class Engine:
         # float32 whatever the parameters are: many small gradients would vanish in a half-precision sum.
         start = ([jnp.zeros(p.shape, jnp.float32) for p in params], jnp.zeros(self.plan.objective.num_sums), buffers)
         (gradients, sums, buffers), _ = scan(micro_batch, start, (placed.batch, numbers))
+        if self.devices.mesh is not None:
+            gradients = [g.astype(self.plan.reduction_dtype) for g in gradients]
         gradients, sums = self._sum_over_devices((gradients, sums))
-        return gradients, sums, buffers
+        return [g.astype(jnp.float32) for g in gradients], sums, buffers
 
     def _counts(self, params: list[Any], buffers: list[Any], placed: Placed) -> Any:
         def micro_batch(counts: Any, given: Any) -> tuple[Any, None]:
@@ -267,8 +357,7 @@ class Engine:
             return [(f"native.{number}", leaf) for number, leaf in enumerate(leaves)]
         assert rule is not None, "an engine that only evaluates and predicts has no slots"
         arrays = [leaf for leaf in leaves if not (leaf.ndim == 0 and leaf.dtype == jnp.int32)]
-        paths = [self.paths[i] for i in self._train_indices]
-        names = [f"{slot}.{path}" for slot in rule.slot_names for path in paths]
+        names = [f"{slot}.{path}" for slot in rule.slot_names for path in self._trained_paths()]
         return list(zip(names, arrays, strict=True))
 
 
@@ -285,14 +374,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (RuntimeError, ValueError)):
         return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
     return isinstance(error, MemoryError)
-
-
-def clip(gradients: list[Any], plan: Plan) -> tuple[list[Any], Any]:
-    """By value, or by global norm with factor min(1, c / norm); returns the norm before clipping, 0 if not needed."""
-    norm = jnp.zeros(())
-    if plan.clip_norm is not None:
-        norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients))
-        gradients = [g * jnp.minimum(1.0, plan.clip_norm / norm) for g in gradients]
-    if plan.clip_value is not None:
-        gradients = [jnp.clip(g, -plan.clip_value, plan.clip_value) for g in gradients]
-    return gradients, norm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -93,7 +93,8 @@ class Module:
 
     def assign(self, name: str, value: Any) -> None:
         store, index = self._handles[name]
-        store.write(index, jax.lax.stop_gradient(value))
+        # A buffer keeps its dtype, whatever a layer computed it in: the next update takes it in that one.
+        store.write(index, jax.lax.stop_gradient(jnp.asarray(value, store.values[index].dtype)))
 
     def __getattr__(self, name: str) -> Any:
         fields = self.__dict__
@@ -128,6 +129,27 @@ def abstract_call(function: Callable[..., Any], *arguments: Any) -> Any:
     """unifit.contract.module.abstract_call by `jax.eval_shape`."""
     structs = map_specs(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), arguments)
     return tree.map(lambda leaf: ArraySpec(tuple(leaf.shape), str(leaf.dtype)), jax.eval_shape(function, *structs))
+
+
+@contextlib.contextmanager
+def reading_as(weights: Sequence[tuple[Module, str, str]]) -> Iterator[None]:
+    """unifit.contract.module.reading_as: the casts shadow the handles, as plain attributes of the owners.
+
+    Inside an engine's trace they are part of its program; the store, which the engine holds, has the variables.
+    """
+    # All are read first: when one cannot be, nothing is shadowed.
+    casts = [(owner, name, getattr(owner, name).astype(dtype)) for owner, name, dtype in weights]
+    kept = [owner.__dict__.get(name) for owner, name, _ in casts]
+    for owner, name, cast in casts:
+        owner.__dict__[name] = cast
+    try:
+        yield
+    finally:
+        for (owner, name, _), outer in zip(casts, kept, strict=True):
+            if outer is None:
+                del owner.__dict__[name]
+            else:
+                owner.__dict__[name] = outer
 
 
 def map_specs(function: Callable[[ArraySpec], Any], specs: Any) -> Any:

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax, nn
 
-from unifit_jax.ops import floating
+from unifit_jax.arrays import take
+from unifit_jax.ops import as_given, floating, widened
 
 _EPSILON = 1e-7
 
@@ -130,10 +131,10 @@ def max_pool(inputs, pool_size, strides=None, padding="valid"):
 def average_pool(inputs, pool_size, strides=None, padding="valid"):
     windows = _spatial(pool_size, inputs.ndim - 2)
     strides = windows if strides is None else _spatial(strides, inputs.ndim - 2)
-    sums = _reduce_windows(inputs, 0, lax.add, windows, strides, padding)
+    sums = _reduce_windows(widened(inputs), 0, lax.add, windows, strides, padding)
     if padding == "valid":
-        return sums / math.prod(windows)
-    return sums / _counts_inside(inputs.shape[1:-1], windows, strides).astype(inputs.dtype)
+        return as_given(sums / math.prod(windows), inputs)
+    return as_given(sums / _counts_inside(inputs.shape[1:-1], windows, strides).astype(sums.dtype), inputs)
 
 
 def _counts_inside(sizes, windows, strides):
@@ -150,7 +151,7 @@ def _counts_inside(sizes, windows, strides):
 def resize(images, size, interpolation="bilinear"):
     if interpolation == "nearest":
         for axis, new in ((1, size[0]), (2, size[1])):
-            images = jnp.take(images, (2 * np.arange(new) + 1) * images.shape[axis] // (2 * new), axis)
+            images = take(images, (2 * np.arange(new) + 1) * images.shape[axis] // (2 * new), axis)
         return images
     if interpolation != "bilinear":
         raise ValueError(f"resize got interpolation={interpolation!r}; it must be 'nearest' or 'bilinear'.")
@@ -162,7 +163,16 @@ def resize(images, size, interpolation="bilinear"):
 
 
 def dot_product_attention(query, key, value, bias=None, mask=None, scale=None, is_causal=False):
-    out = nn.dot_product_attention(query, key, value, bias, mask, scale=scale, is_causal=is_causal)
+    def attend(query, key, value):
+        return nn.dot_product_attention(query, key, value, bias, mask, scale=scale, is_causal=is_causal)
+
+    def attend_in_float32(*arrays):
+        return attend(*map(widened, arrays)).astype(query.dtype)
+
+    if query.dtype == jnp.float16:  # jax asks for a product that only GPUs have
+        out = lax.platform_dependent(query, key, value, cuda=attend, rocm=attend, default=attend_in_float32)
+    else:
+        out = attend(query, key, value)
     if mask is None:
         return out
     if is_causal:
@@ -218,7 +228,9 @@ def sparse_categorical_crossentropy(target, output, from_logits=False, axis=-1):
 
 
 def moments(x, axes, keepdims=False):
-    return jnp.mean(x, axes, keepdims=keepdims), jnp.var(x, axes, keepdims=keepdims)
+    wide = widened(x)
+    mean, variance = jnp.mean(wide, axes, keepdims=keepdims), jnp.var(wide, axes, keepdims=keepdims)
+    return as_given(mean, x), as_given(variance, x)
 
 
 def normalize(x, axis=-1, order=2, epsilon=_EPSILON):

@@ -17,6 +17,20 @@ def floating(x):
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
 
 
+def is_half(x):
+    return x.dtype in (jnp.bfloat16, jnp.float16)
+
+
+def widened(x):
+    """`x` in the dtype in which functions of many elements compute: float32 for the half types."""
+    return x.astype(jnp.float32) if is_half(x) else x
+
+
+def as_given(result, x):
+    """A result of `widened(x)` in the dtype of `x` where that is a half type."""
+    return result.astype(x.dtype) if is_half(x) else result
+
+
 abs = jnp.abs
 add = jnp.add
 subtract = jnp.subtract
@@ -82,6 +96,7 @@ def where(condition, x1, x2):
 
 
 # --- Reductions -------------------------------------------------------------------------------------------------------
+# Half types are summed in float32: jnp's sum, mean and prod do so themselves, for the others it is said here.
 
 
 def sum(x, axis=None, keepdims=False):
@@ -93,11 +108,11 @@ def mean(x, axis=None, keepdims=False):
 
 
 def var(x, axis=None, keepdims=False):
-    return jnp.var(x, axis, keepdims=keepdims)
+    return as_given(jnp.var(widened(x), axis, keepdims=keepdims), x)
 
 
 def std(x, axis=None, keepdims=False):
-    return jnp.std(x, axis, keepdims=keepdims)
+    return as_given(jnp.std(widened(x), axis, keepdims=keepdims), x)
 
 
 def max(x, axis=None, keepdims=False):
@@ -129,15 +144,17 @@ def argmin(x, axis=None, keepdims=False):
 
 
 def cumsum(x, axis=None, dtype=None):
-    return jnp.cumsum(x, axis, dtype=dtype or _sum_dtype(x))
+    sums = jnp.cumsum(widened(x), axis, dtype=dtype or _sum_dtype(x))
+    return sums if dtype else as_given(sums, x)
 
 
 def cumprod(x, axis=None, dtype=None):
-    return jnp.cumprod(x, axis, dtype=dtype or _sum_dtype(x))
+    products = jnp.cumprod(widened(x), axis, dtype=dtype or _sum_dtype(x))
+    return products if dtype else as_given(products, x)
 
 
 def logsumexp(x, axis=None, keepdims=False):
-    return nn.logsumexp(floating(x), axis, keepdims=keepdims)
+    return as_given(nn.logsumexp(widened(floating(x)), axis, keepdims=keepdims), x)
 
 
 def count_nonzero(x, axis=None):
@@ -145,7 +162,7 @@ def count_nonzero(x, axis=None):
 
 
 def norm(x, ord=None, axis=None, keepdims=False):
-    return jnp.linalg.norm(x, ord, axis, keepdims)
+    return as_given(jnp.linalg.norm(widened(x), ord, axis, keepdims), x)
 
 
 # --- Linear algebra ---------------------------------------------------------------------------------------------------

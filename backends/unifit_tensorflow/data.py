@@ -49,4 +49,11 @@ def adapt(data: Any, *, batch_size: int | None, shuffle: bool) -> Stream | None:
 
 
 def _batches(data: Any) -> Iterator[Any]:
-    return iter(data)
+    # The end is asked for, not run into: TensorFlow's error at it, raised in the thread that reads ahead, would break a
+    # step that runs on several devices at that moment.
+    iterator = iter(data)
+    while True:
+        batch = iterator.get_next_as_optional()
+        if not bool(batch.has_value()):
+            return
+        yield batch.get_value()

@@ -20,6 +20,8 @@ from unifit_tensorflow.store import CoordinationStore
 GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 """What collectives carry as it is."""
 
+KEYS_OF_A_STRATEGY = 100_000
+
 JOINS_FIRST = True
 """TensorFlow joins a job only before its first tensor, variable or data set: `import unifit` does it."""
 
@@ -144,6 +146,9 @@ def prepare(distribution: DataParallel | None, job: Job | None) -> Devices:
 @functools.cache
 def mirrored(kind: str, number: int) -> tf.distribute.MirroredStrategy:
     """The strategy over the first `number` devices: one for all who ask, so that fit and evaluate share variables."""
+    # Collectives of two strategies would share their group keys, and fail where these differ in size. TensorFlow's own
+    # tests tell them apart in this way; there is no public one.
+    tf.distribute.MirroredStrategy._collective_key_base += KEYS_OF_A_STRATEGY
     return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(number)])
 
 

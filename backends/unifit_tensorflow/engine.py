@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,12 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from unifit.contract import tree
+from unifit.contract.engine import ScalingState
 from unifit.contract.objective import Scope
 from unifit.contract.values import MicroBatch, Plan, Window
 from unifit_tensorflow import random
+from unifit_tensorflow.averages import Averages
 from unifit_tensorflow.compiled import Compiled, Leaves, flattened
 from unifit_tensorflow.distribution import Devices
-from unifit_tensorflow.gradients import accumulator, clip, dense
+from unifit_tensorflow.gradients import accumulator, clip, dense, finite
+from unifit_tensorflow.loss_scaling import LossScaling
 from unifit_tensorflow.module import Module, adopt
 from unifit_tensorflow.optimizers import Optimizer
 
@@ -59,7 +63,7 @@ class Engine:
     adds to accumulators, and a last `run` reduces and applies them.
     """
 
-    ENGINE_SUMS = ("updates", "empty", "grad_norm")
+    ENGINE_SUMS = ("updates", "empty", "grad_norm", "nonfinite")
 
     def __init__(self, model: Module, plan: Plan, devices: Devices):
         self.model, self.plan, self.devices = model, plan, devices
@@ -71,11 +75,16 @@ class Engine:
         with devices.scope():
             self._iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
             if plan.optimizer is not None:
-                self._optimizer = Optimizer(plan.optimizer, self._params, [path in plan.decays for path in self._paths])
+                decayed = [path in plan.decays for path in self._paths]
+                self._optimizer = Optimizer(plan.optimizer, self._params, decayed, plan.seed)
+            self._scaling = LossScaling(plan.loss_scale, len(self._params)) if plan.skip_nonfinite else None
+            self._averages = None if plan.ema is None else Averages(plan.ema, self._params)
             if plan.accumulation > 1:
                 self._sums = accumulator((plan.objective.num_sums,))
                 self._gradients = [accumulator(variable.shape) for variable in self._params]
         self._live = [tf.constant(number) for number in range(plan.accumulation + 1)]
+        if plan.matmul_precision is not None:  # of the process: TensorFlow has no smaller scope
+            tf.config.experimental.enable_tensor_float_32_execution(plan.matmul_precision != "highest")
         self._counts_first = plan.objective.counts_first
         self.traces = 0
         self._train, self._evaluate = Compiled(self._update), Compiled(self._evaluation)
@@ -138,12 +147,30 @@ class Engine:
             variable.assign(np.asarray(value, variable.dtype.as_numpy_dtype))
 
     def _named_slots(self) -> list[tuple[str, tf.Variable]]:
-        """(canonical name, variable) of every slot."""
-        return [
+        """(canonical name, variable) of every slot, and of what else the updates move."""
+        slots = dict(self._optimizer.slots)
+        if self._averages is not None:
+            slots["ema"] = self._averages.values
+        named = [
             (f"{slot}.{path}", variable)
-            for slot, variables in self._optimizer.slots.items()
+            for slot, variables in slots.items()
             for path, variable in zip(self._paths, variables, strict=True)
         ]
+        if self._averages is not None:
+            named.append(("ema.updates", self._averages.updates))
+        return named if self._scaling is None else named + self._scaling.named()
+
+    def scaling(self) -> ScalingState:
+        assert self._scaling is not None, "Plan.skip_nonfinite is not set"
+        return self._scaling.read()[0]
+
+    def nonfinite(self) -> list[str]:
+        flags = [] if self._scaling is None else self._scaling.read()[1]
+        return [path for path, flag in zip(self._paths, flags, strict=False) if flag]
+
+    def averaged(self) -> AbstractContextManager[None]:
+        assert self._averages is not None, "Plan.ema is not set"
+        return self._averages.lent()
 
     # The functions: what is traced once, seen from outside the replicas
 
@@ -181,7 +208,7 @@ class Engine:
             before = [tf.identity(buffer) for buffer in self._buffers]
             counts = ends.reduce(self._count(batch, step)) if self._counts_first else None
             values = self._differentiated(batch, self._training_scope(step, 0, counts, ends.reduce))
-            return ends.finish(ends.reduce(values), before)
+            return ends.finish(self._reduced(values, ends.reduce), before)
 
         return self.devices.run(replica)
 
@@ -202,7 +229,8 @@ class Engine:
                 variable.assign_add(value)
 
         def end() -> Any:
-            summed = ends.reduce([variable.read_value() for variable in (*self._gradients, self._sums)])
+            values = [variable.read_value() for variable in (*self._gradients, self._sums)]
+            summed = self._reduced(values, ends.reduce)
             return ends.finish(summed, [self._own(value) for value in before])
 
         counts = self._counts(piece, live, step, ends) if self._counts_first else None
@@ -290,27 +318,52 @@ class Engine:
             for variable in self._params:
                 tape.watch(variable)
             value, sums = self.plan.objective.train(self.model, batch, scope)
-        gradients = tape.gradient(value, self._params)
+        # The scaled loss' gradients: the loss itself need not be multiplied, and cannot overflow.
+        scale = self._scaling.scale if self._scaling is not None and self._scaling.is_scaled else None
+        gradients = tape.gradient(value, self._params, None if scale is None else tf.identity(scale))
         return [*(dense(g, v.shape) for g, v in zip(gradients, self._params, strict=True)), sums]
+
+    def _reduced(self, values: list[Any], reduce: Reduce) -> list[Any]:
+        """The window's gradients and, last, its sums, summed over devices."""
+        wire = tf.as_dtype(self.plan.reduction_dtype)
+        if wire == tf.float32 or self.placement.devices == 1:
+            summed: list[Any] = reduce(values)
+            return summed
+        *gradients, sums = values
+        gradients = reduce([tf.cast(gradient, wire) for gradient in gradients])
+        return [*(tf.cast(gradient, tf.float32) for gradient in gradients), reduce(sums)]
 
     def _apply(self, summed: list[Any], before: list[Any], rates: Rates) -> Any:
         """The update from the window's sums; returns what it adds to the totals. `before` is what a skip restores."""
         *gradients, sums = summed
-        verdict = self.plan.objective.update(sums)
-        gradients, norm = clip(gradients, verdict.factor, self.plan)
+        factor, has_elements = self.plan.objective.update(sums)
+        applied, scaling = has_elements, self._scaling
+        if scaling is not None:
+            are_finite = finite(gradients)
+            applied = tf.logical_and(has_elements, tf.reduce_all(are_finite))
+            factor = factor / scaling.scale if scaling.is_scaled else factor
+        gradients, norm = clip(gradients, factor, self.plan)
 
         def update() -> Any:
             last = tf.cast(tf.size(rates.table), tf.int64) - 1
             rate = rates.table[tf.clip_by_value(self._iterations - rates.start, 0, last)]
             self._optimizer.apply(gradients, rate, self._iterations)
             self._iterations.assign_add(1)
-            return tf.concat([sums, tf.stack([1.0, 0.0, norm])], axis=0)
+            if scaling is not None:
+                scaling.succeed()
+            if self._averages is not None:
+                self._averages.follow()
+            return tf.concat([sums, tf.stack([1.0, 0.0, norm, 0.0])], axis=0)
 
         def skip() -> Any:
             self._restore(before)
-            return tf.concat([tf.zeros_like(sums), [0.0, 1.0, 0.0]], axis=0)
+            if scaling is None:
+                return tf.concat([tf.zeros_like(sums), [0.0, 1.0, 0.0, 0.0]], axis=0)
+            scaling.fail(are_finite, has_elements)
+            nonfinite = tf.cast(has_elements, tf.float32)
+            return tf.concat([tf.zeros_like(sums), tf.stack([0.0, 1.0 - nonfinite, 0.0, nonfinite])], axis=0)
 
-        return tf.cond(verdict.applied, update, skip)
+        return tf.cond(applied, update, skip)
 
     def _restore(self, before: list[Any]) -> None:
         """Gives buffers back what they had before the window."""

@@ -29,7 +29,7 @@ def dense(gradient: Any, shape: Any) -> Any:
 
 
 def clip(gradients: list[Any], factor: Any, plan: Plan) -> tuple[list[Any], Any]:
-    """Gradients times `factor`, clipped by global norm, by min(1, c / norm), or by value.
+    """Gradients times `factor`, clipped by global norm, each by its own norm (both by min(1, c / norm)), or by value.
 
     Returns the norm before clipping too, 0 when it is not needed.
     """
@@ -37,7 +37,21 @@ def clip(gradients: list[Any], factor: Any, plan: Plan) -> tuple[list[Any], Any]
     if plan.clip_norm is not None:
         norm = tf.sqrt(2.0 * sum((tf.nn.l2_loss(g) for g in gradients), tf.zeros(()))) * factor
         factor = factor * tf.minimum(1.0, plan.clip_norm / norm)
+    if plan.clip_parameter_norm is not None:
+        return [
+            g * (factor * tf.minimum(1.0, plan.clip_parameter_norm / (length(g) * factor))) for g in gradients
+        ], norm
     gradients = [g * factor for g in gradients]
     if plan.clip_value is not None:
         gradients = [tf.clip_by_value(g, -plan.clip_value, plan.clip_value) for g in gradients]
     return gradients, norm
+
+
+def length(gradient: Any) -> Any:
+    """The Euclidean norm."""
+    return tf.sqrt(2.0 * tf.nn.l2_loss(gradient))
+
+
+def finite(gradients: list[Any]) -> Any:
+    """For each gradient, whether all of its elements are finite: bool vector. No sum, which could overflow."""
+    return tf.stack([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,10 @@ from unifit.contract.values import ArraySpec
 from unifit_tensorflow import distribution
 
 distribution.configure_from_environment()
+
+# (id of the owner, name) -> the value in another dtype. A context variable: each replica's thread has its own, in which
+# tensors of its own device are. None of the owners' attributes would do, which all replicas share.
+_casts: ContextVar[dict[tuple[int, str], Any] | None] = ContextVar("unifit_tensorflow_casts", default=None)
 
 
 class Module(tf.Module):
@@ -66,9 +72,12 @@ class Module(tf.Module):
 
     def __getattr__(self, name: str) -> Any:
         fields = self.__dict__
-        for home in ("_parameters", "_modules"):
-            if name in fields.get(home, ()):
-                return fields[home][name]
+        if name in fields.get("_parameters", ()):
+            value = fields["_parameters"][name]
+            casts = _casts.get()
+            return value if casts is None else casts.get((id(self), name), value)
+        if name in fields.get("_modules", ()):
+            return fields["_modules"][name]
         raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -96,6 +105,23 @@ def adopt(model: Module, devices: distribution.Devices) -> dict[str, tf.Variable
                 owner.add_parameter(name, variable.numpy(), variable.trainable)
         variables[path] = owner._parameters[name]
     return variables
+
+
+@contextlib.contextmanager
+def reading_as(weights: Sequence[tuple[Module, str, str]]) -> Iterator[None]:
+    """unifit.contract.module.reading_as. Casts are made here, not where a weight is first read: that may be inside the
+    graph of a loop or branch, whose tensors no other may use. A graph leaves out those that nothing reads.
+    """
+    casts = {
+        (id(owner), name): tf.cast(owner._parameters[name], dtype)
+        for owner, name, dtype in weights
+        if name in owner._parameters and name not in owner.__dict__  # else it is lent, for an abstract call
+    }
+    token = _casts.set(casts)
+    try:
+        yield
+    finally:
+        _casts.reset(token)
 
 
 def abstract_call(function: Callable[..., Any], *arguments: Any) -> Any:

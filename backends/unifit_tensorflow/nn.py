@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from unifit_tensorflow.arrays import moveaxis, shape, tri
-from unifit_tensorflow.ops import float32, floating, unary
+from unifit_tensorflow.ops import float32, floating, summable, unary
 
 _EPSILON = 1e-7
 
@@ -51,7 +51,7 @@ def gelu(x, approximate=True):
 def softmax(x, axis=-1):
     if isinstance(axis, int):
         return tf.cast(tf.nn.softmax(float32(x), axis), x.dtype)
-    return tf.exp(log_softmax(x, axis))
+    return tf.cast(tf.exp(log_softmax(float32(x), axis)), x.dtype)
 
 
 def log_softmax(x, axis=-1):
@@ -167,13 +167,15 @@ def _transposed_cut(n, window, stride, padding, extra):
 def max_pool(inputs, pool_size, strides=None, padding="valid"):
     windows = _spatial(pool_size, inputs.shape.rank - 2)
     strides = windows if strides is None else _spatial(strides, inputs.shape.rank - 2)
-    return tf.nn.max_pool(inputs, windows, strides, _padding_name(padding))
+    # For float16 there is no kernel over three axes on CPUs.
+    wide = float32(inputs) if inputs.dtype == tf.float16 and len(windows) == 3 else inputs
+    return tf.cast(tf.nn.max_pool(wide, windows, strides, _padding_name(padding)), inputs.dtype)
 
 
 def average_pool(inputs, pool_size, strides=None, padding="valid"):
     windows = _spatial(pool_size, inputs.shape.rank - 2)
     strides = windows if strides is None else _spatial(strides, inputs.shape.rank - 2)
-    return tf.nn.avg_pool(inputs, windows, strides, _padding_name(padding))
+    return tf.cast(tf.nn.avg_pool(summable(inputs), windows, strides, _padding_name(padding)), inputs.dtype)
 
 
 def resize(images, size, interpolation="bilinear"):

@@ -22,7 +22,7 @@ def _is_half(x):
     return x.dtype in (tf.float16, tf.bfloat16)
 
 
-def _summable(x):
+def summable(x):
     """`x` in the dtype in which sums and products are made."""
     if x.dtype.is_floating and not _is_half(x) or x.dtype == tf.int64:
         return x
@@ -54,9 +54,20 @@ def _numeric(function):
         x1, x2 = promote(x1, x2)
         if x1.dtype == tf.bool:
             x1, x2 = tf.cast(x1, tf.int32), tf.cast(x2, tf.int32)
+        elif x1.dtype == tf.float16 and x1.shape.rank and x2.shape.rank and x1.shape != x2.shape:
+            return _broadcast(function, x1, x2)
         return function(x1, x2)
 
     return op
+
+
+def _broadcast(function, x1, x2):
+    """`function` over float16 operands of different shapes. Their gradients are sums over the axes along which they are
+    repeated, and TensorFlow's sum over leading axes on CPUs adds in float16: 4096 ones are 2048.
+    """
+    if function is tf.add and x2.shape.rank == 1 < x1.shape.rank < 6 and x1.shape[-1] == x2.shape[0]:
+        return tf.nn.bias_add(x1, x2)  # whose gradient adds in float32
+    return tf.cast(function(float32(x1), float32(x2)), x1.dtype)
 
 
 def _logical(function):
@@ -106,6 +117,7 @@ greater = _numeric(tf.greater)
 greater_equal = _numeric(tf.greater_equal)
 less = _numeric(tf.less)
 less_equal = _numeric(tf.less_equal)
+_divide = _numeric(tf.divide)
 logical_and = _logical(tf.logical_and)
 logical_or = _logical(tf.logical_or)
 logical_xor = _logical(tf.math.logical_xor)
@@ -117,7 +129,7 @@ def logical_not(x):
 
 def divide(x1, x2):
     x1, x2 = promote(x1, x2)
-    return tf.divide(floating(x1), floating(x2))
+    return _divide(floating(x1), floating(x2))
 
 
 def arctan2(x1, x2):
@@ -158,23 +170,23 @@ def where(condition, x1, x2):
 
 
 def sum(x, axis=None, keepdims=False):
-    total = tf.reduce_sum(_summable(x), axis, keepdims)
+    total = tf.reduce_sum(summable(x), axis, keepdims)
     return tf.cast(total, x.dtype) if x.dtype.is_floating else total
 
 
 def mean(x, axis=None, keepdims=False):
     x = floating(x)
-    return tf.cast(tf.reduce_mean(_summable(x), axis, keepdims), x.dtype)
+    return tf.cast(tf.reduce_mean(summable(x), axis, keepdims), x.dtype)
 
 
 def var(x, axis=None, keepdims=False):
     x = floating(x)
-    return tf.cast(tf.math.reduce_variance(_summable(x), axis, keepdims), x.dtype)
+    return tf.cast(tf.math.reduce_variance(summable(x), axis, keepdims), x.dtype)
 
 
 def std(x, axis=None, keepdims=False):
     x = floating(x)
-    return tf.cast(tf.math.reduce_std(_summable(x), axis, keepdims), x.dtype)
+    return tf.cast(tf.math.reduce_std(summable(x), axis, keepdims), x.dtype)
 
 
 def max(x, axis=None, keepdims=False):
@@ -186,7 +198,7 @@ def min(x, axis=None, keepdims=False):
 
 
 def prod(x, axis=None, keepdims=False, dtype=None):
-    result = tf.reduce_prod(_summable(x) if dtype is None else tf.cast(x, dtype), axis, keepdims)
+    result = tf.reduce_prod(summable(x) if dtype is None else tf.cast(x, dtype), axis, keepdims)
     return tf.cast(result, x.dtype) if dtype is None and x.dtype.is_floating else result
 
 
@@ -215,7 +227,7 @@ def argmin(x, axis=None, keepdims=False):
 
 
 def _cumulate(function, x, axis, dtype):
-    result = function(_summable(x) if dtype is None else tf.cast(x, dtype), axis)
+    result = function(summable(x) if dtype is None else tf.cast(x, dtype), axis)
     return tf.cast(result, x.dtype) if dtype is None and x.dtype.is_floating else result
 
 
@@ -228,7 +240,8 @@ def cumprod(x, axis=None, dtype=None):
 
 
 def logsumexp(x, axis=None, keepdims=False):
-    return tf.reduce_logsumexp(floating(x), axis, keepdims)
+    x = floating(x)
+    return tf.cast(tf.reduce_logsumexp(summable(x), axis, keepdims), x.dtype)
 
 
 def count_nonzero(x, axis=None):
@@ -237,6 +250,10 @@ def count_nonzero(x, axis=None):
 
 def norm(x, ord=None, axis=None, keepdims=False):
     x = floating(x)
+    return tf.cast(_norm(summable(x), ord, axis, keepdims), x.dtype)
+
+
+def _norm(x, ord, axis, keepdims):
     if axis is None and ord is None:
         return tf.sqrt(tf.reduce_sum(tf.square(x), keepdims=keepdims))
     axes = tuple(range(x.shape.rank)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,9 @@ import tensorflow as tf
 
 from unifit.contract import optimizers as rules
 from unifit.errors import UnsupportedError
+from unifit_tensorflow import random
+from unifit_tensorflow.equations import bias_correction, equation_of
+from unifit_tensorflow.rounding import rounded_at_random
 
 Step = Callable[..., None]
 """(variable, gradient, *slots in the order of the rule's `slot_names`): moves variable and slots, without decay."""
@@ -23,13 +25,14 @@ class Optimizer:
         slots: For each name in the rule's `slot_names`, one variable a parameter.
     """
 
-    def __init__(self, rule: rules.OptimizerRule, variables: list[tf.Variable], decayed: list[bool]):
+    def __init__(self, rule: rules.OptimizerRule, variables: list[tf.Variable], decayed: list[bool], seed: int = 0):
+        """`seed` keys the rounding of parameters in bfloat16."""
         if isinstance(rule, rules.Native):
             raise UnsupportedError(
                 f"optimizer is {rule.optimizer!r}; on tensorflow unifit takes no optimizer of the framework's own. Use "
                 "a uf.optimizers object or its name, or the torch or jax backend."
             )
-        self.rule, self.variables = rule, variables
+        self.rule, self.variables, self.seed = rule, variables, seed
         self.decay = [rule.weight_decay if chosen else 0.0 for chosen in decayed]
         initial = rule.initial_accumulator_value if isinstance(rule, rules.Adagrad) else 0.0
         self.slots = {
@@ -39,8 +42,16 @@ class Optimizer:
 
     def apply(self, gradients: list[Any], rate: Any, iterations: Any) -> None:
         """One update with learning rate `rate`, after `iterations` others; `w` decays before it moves."""
-        step = step_of(self.rule, rate, tf.cast(iterations, tf.float32) + 1.0)
-        for w, g, decay, *slots in zip(self.variables, gradients, self.decay, *self.slots.values(), strict=True):
+        t = tf.cast(iterations, tf.float32) + 1.0
+        step, equation = step_of(self.rule, rate, t), equation_of(self.rule, rate, t)
+        for number, (w, g, decay, *slots) in enumerate(
+            zip(self.variables, gradients, self.decay, *self.slots.values(), strict=True)
+        ):
+            if w.dtype == tf.bfloat16:
+                seed = random.stream(self.seed, iterations, number).next_seed()
+                before, lost = tf.cast(w, tf.float32), equation(g, *slots)
+                w.assign(rounded_at_random(before - (lost + rate * decay * before if decay else lost), seed))
+                continue
             if decay:
                 w.assign_sub(rate * decay * w)
             step(w, g, *slots)
@@ -53,13 +64,10 @@ def step_of(rule: rules.OptimizerRule, rate: Any, t: Any) -> Step:
             return momentum(rule, rate) if rule.momentum else gradient_descent(rate)
         case rules.Adam():
             return adam(rule, rate, t)
-        case rules.RMSprop():
-            return rmsprop(rule, rate)
         case rules.Adagrad():
             return adagrad(rule, rate)
-        case rules.Lion():
-            return lion(rule, rate)
-    raise UnsupportedError(f"unifit on tensorflow has no update rule for {type(rule).__name__}.")
+    equation = equation_of(rule, rate, t)
+    return lambda w, g, *slots: w.assign_sub(equation(g, *slots))
 
 
 def gradient_descent(rate: Any) -> Step:
@@ -106,48 +114,10 @@ def adam(rule: rules.Adam, rate: Any, t: Any) -> Step:
     return step
 
 
-def bias_correction(beta: float, t: Any) -> Any:
-    """1 - beta^t without cancellation, for the beta that the kernel sees: a moment's weights add up to exactly that."""
-    rounded = float(np.float32(beta))
-    return -tf.math.expm1(t * math.log(rounded)) if rounded else tf.ones_like(t)
-
-
-def rmsprop(rule: rules.RMSprop, rate: Any) -> Step:
-    # TensorFlow's kernels have epsilon inside the root and the rate inside the momentum.
-    def step(w: Any, g: Any, *slots: Any) -> None:
-        named = dict(zip(rule.slot_names, slots, strict=True))
-        mean_square = blended(named["square_average"], g * g, rule.rho)
-        if rule.centered:
-            mean = blended(named["gradient_average"], g, rule.rho)
-            mean_square = tf.maximum(mean_square - mean * mean, 0.0)
-        direction = g / (tf.sqrt(mean_square) + rule.epsilon)
-        if rule.momentum:
-            direction = rule.momentum * named["velocity"] + direction
-            named["velocity"].assign(direction)
-        w.assign_sub(rate * direction)
-
-    return step
-
-
-def blended(average: Any, value: Any, decay: float) -> Any:
-    """Moves a running average towards `value`; returns its new value."""
-    after = decay * average + (1 - decay) * value
-    average.assign(after)
-    return after
-
-
 def adagrad(rule: rules.Adagrad, rate: Any) -> Step:
     def step(w: Any, g: Any, square_sum: Any) -> None:
         tf.raw_ops.ResourceApplyAdagradV2(
             var=w.handle, accum=square_sum.handle, lr=rate, epsilon=rule.epsilon, grad=g, update_slots=True
         )
-
-    return step
-
-
-def lion(rule: rules.Lion, rate: Any) -> Step:
-    def step(w: Any, g: Any, m: Any) -> None:
-        w.assign_sub(rate * tf.sign(rule.beta_1 * m + (1 - rule.beta_1) * g))
-        blended(m, g, rule.beta_2)
 
     return step

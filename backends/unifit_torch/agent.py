@@ -143,7 +143,9 @@ def likely_consequence(failure: ProcessFailure, log: Path | None) -> int:
     """A greater number where another process' failure was likely the cause of this one."""
     if failure.exitcode < 0:
         return 2 if failure.exitcode in USUAL_SIGNALS else 0
-    return 2 if log is not None and "PeerError" in log.read_text(errors="replace") else 1
+    if log is not None and "PeerError" in log.read_text(errors="replace"):
+        return 2
+    return int(failure.exitcode == 1)  # an exception; a status of the script's own choice is no consequence
 
 
 def log_of(failure: ProcessFailure, folder: Path) -> Path | None:

@@ -15,6 +15,8 @@ DTYPES = {
     ).split()
 }
 _NAMES = {value: name for name, value in DTYPES.items()}
+HALVES = (torch.float16, torch.bfloat16)
+"""The dtypes in which sums of many terms are not kept."""
 _INT32_RANGE = np.iinfo(np.int32)
 
 
@@ -248,7 +250,17 @@ def _indices(indices, device):
     return indices if indices.dtype in (torch.int32, torch.int64) else indices.to(torch.int64)
 
 
+def gathered_apart(x):
+    """Whether gradients must flow through a float32 copy of what is gathered from.
+
+    On CPUs aten adds up the gradients of an index that occurs often in the dtype itself, where they get stuck.
+    """
+    return x.dtype in HALVES and x.requires_grad and x.device.type == "cpu"
+
+
 def take(x, indices, axis=None):
+    if gathered_apart(x):
+        return take(x.float(), indices, axis).to(x.dtype)
     indices = _indices(indices, x.device)
     if axis is None:
         x, axis = x.reshape(-1), 0
@@ -306,10 +318,16 @@ def bincount(x, weights=None, minlength=0):
     length = minlength or int(x.max()) + 1 if x.numel() or minlength else 0
     if weights is None:
         weights = torch.ones_like(x, dtype=torch.int32)
-    counts = torch.zeros(length + 1, dtype=weights.dtype, device=x.device)
-    return counts.index_add(0, torch.clamp(x, max=length).to(torch.int64), weights)[:length]
+    return _index_sums(weights, torch.clamp(x, max=length), length + 1)[:length]
 
 
 def segment_sum(data, segment_ids, num_segments, sorted=False):
-    sums = torch.zeros((num_segments, *data.shape[1:]), dtype=data.dtype, device=data.device)
-    return sums.index_add(0, segment_ids.to(torch.int64), data)
+    return _index_sums(data, segment_ids, num_segments)
+
+
+def _index_sums(data, index, length):
+    """Sums of the rows of each index; float32 where aten would add up in half precision."""
+    if data.dtype in HALVES:
+        return _index_sums(data.float(), index, length).to(data.dtype)
+    sums = torch.zeros((length, *data.shape[1:]), dtype=data.dtype, device=data.device)
+    return sums.index_add(0, index.to(torch.int64), data)

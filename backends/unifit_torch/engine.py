@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,24 +11,21 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from unifit.contract import tree
+from unifit.contract.engine import ScalingState
 from unifit.contract.module import walk
-from unifit.contract.objective import Objective, Scope
+from unifit.contract.objective import Scope
 from unifit.contract.values import MicroBatch, Plan, Window
 from unifit_torch import optimizers, random
+from unifit_torch.averages import Averages
 from unifit_torch.distribution import Devices
-from unifit_torch.module import Module, from_host, to_host, variable
-
-# DDP's flag that keeps buffers from being broadcast before every forward pass; releases differ in its name.
-_UNSYNCED_BUFFERS = {
-    name: False
-    for name in ("forward_sync_buffers", "broadcast_buffers")
-    if name in inspect.signature(DistributedDataParallel).parameters
-}
-if len(_UNSYNCED_BUFFERS) > 1:
-    del _UNSYNCED_BUFFERS["broadcast_buffers"]
+from unifit_torch.flat_gradients import FlatGradients
+from unifit_torch.matmul_precision import MatmulPrecision
+from unifit_torch.module import Module, from_host, to_host, variable, window_casts
+from unifit_torch.replica import Replica, SumOverDevices, wrap
+from unifit_torch.rounding import WorkingCopies
+from unifit_torch.scaling import Scaling
 
 # What torch's allocator of host memory, its CUDA calls outside the caching allocator, and cuBLAS say.
 _OUT_OF_MEMORY = (
@@ -38,6 +34,10 @@ _OUT_OF_MEMORY = (
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
+
+
+_ROUNDING = -1
+"""Tells the stream that rounds from those of micro-batches and devices."""
 
 
 class Placed(NamedTuple):
@@ -49,62 +49,6 @@ class Placed(NamedTuple):
 
 ScopeOf = Callable[[int], Scope]
 """The scope of a window's micro-batch, by its number."""
-
-
-class SumOverDevices(torch.autograd.Function):
-    """The sum of a tensor over all processes by `reduce`, which changes a tensor in place.
-
-    Every process' loss depends on it, so gradients are summed as well.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, reduce: Callable[[Tensor], None]) -> Tensor:
-        ctx.reduce = reduce
-        total = x.clone(memory_format=torch.contiguous_format)
-        reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        ctx.reduce(total)
-        return total, None
-
-
-class Anchor(torch.autograd.Function):
-    """The loss, made to depend on every trainable parameter and on `sums_parameter`, whose gradient is `sums`.
-
-    A parameter that the loss did not use gets no gradient through it, but DDP's reducer hears of it and fills in zeros.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, loss: Tensor, sums: Tensor, sums_parameter: Tensor, *params: Tensor) -> Tensor:
-        ctx.save_for_backward(sums)
-        ctx.nothing = (None,) * len(params)
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return gradient, None, ctx.saved_tensors[0], *ctx.nothing
-
-
-class Replica(nn.Module):
-    """What DDP wraps: model and objective together, so that all that the loss uses is inside the reducer.
-
-    The objective's sums are the gradient of a parameter, and ride in DDP's own bucket.
-    """
-
-    def __init__(self, model: Module, objective: Objective, params: list[Tensor], device: torch.device):
-        super().__init__()
-        self.model, self.objective, self.params = model, objective, params
-        self.sums = nn.Parameter(torch.zeros(objective.num_sums, device=device))
-
-    def forward(self, batch: MicroBatch | None, scope: Scope | None) -> Tensor:
-        if batch is None or scope is None:
-            loss, sums = self.sums.new_zeros(()), self.sums.detach()
-        else:
-            loss, sums = self.objective.train(self.model, batch, scope)
-        return Anchor.apply(loss, sums, self.sums, *self.params)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -121,7 +65,7 @@ def _keep(x: Tensor) -> None:
 class Engine:
     """unifit.contract.engine.Engine on PyTorch: one process a device."""
 
-    ENGINE_SUMS = ("updates", "empty", "grad_norm")
+    ENGINE_SUMS = ("updates", "empty", "grad_norm", "nonfinite")
     traces = 0
     """Programs traced: none, torch runs eagerly."""
 
@@ -132,7 +76,9 @@ class Engine:
         self._rank, self._world = devices.placement.process, devices.placement.processes
         self._on_cpu = self.device.type == "cpu"
         # Where arrays that layers and losses make from nothing are born. On CPUs that is torch's default, at no cost.
-        self._default_device: Any = contextlib.nullcontext() if self._on_cpu else self.device
+        self._passes: Any = contextlib.nullcontext() if self._on_cpu else self.device
+        if plan.matmul_precision is not None:
+            self._passes = MatmulPrecision(plan.matmul_precision, self._passes)
         self._no_grad = torch.no_grad()
         model.to(self.device)
         variables = {path: variable(owner, name) for path, owner, name in walk(model)}
@@ -152,26 +98,37 @@ class Engine:
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(path in plan.trainable)
         decayed = sum(path in plan.decays for path in self._paths)
-        self._optimizer = optimizers.make(plan.optimizer, self._params, decayed, self._iterations)
+        self._flat: FlatGradients | None = None
+        self._working: WorkingCopies | None = None
+        updated = self._params
+        if any(param.dtype is not torch.float32 for param in self._params):
+            self._flat = FlatGradients(self._params, self.objective.num_sums, device, plan.reduction_dtype)
+            self._working = WorkingCopies(self._params)
+            updated = self._working.tensors
+        self._optimizer = optimizers.make(plan.optimizer, updated, decayed, self._iterations)
+        if self._working is not None:
+            self._working.release()
+        self._scaling: Any = None
+        self._scale: Tensor | None = None
+        if plan.skip_nonfinite or plan.loss_scale is not None:
+            self._scaling = Scaling(plan.loss_scale, self._params, device)
+            self._scale = self._scaling.scale
+        self._averages: Any = None if plan.ema is None else Averages(plan.ema, self._params, device)
         buffers = [tensor for tensor in variables.values() if not isinstance(tensor, nn.Parameter)]
         self._buffers = optimizers.Snapshot(buffers) if buffers else None
         zeros = [0.0] * self.objective.num_sums
-        # The engine's own sums after an update and after a skipped one; without clip_norm the norm is 0.
-        self._own_sums = torch.tensor([1.0, 0.0] if plan.clip_norm is not None else [1.0, 0.0, 0.0], device=device)
-        self._skipped_sums = torch.tensor([*zeros, 0.0, 1.0, 0.0], device=device)
+        # The engine's own sums after an update, and all sums after one that was skipped.
+        self._own_sums = torch.tensor([1.0, 0.0, 0.0, 0.0], device=device)
+        self._empty_sums = torch.tensor([*zeros, 0.0, 1.0, 0.0, 0.0], device=device)
+        self._nonfinite_sums = torch.tensor([*zeros, 0.0, 0.0, 0.0, 1.0], device=device)
+        self._clips = any(bound is not None for bound in (plan.clip_norm, plan.clip_parameter_norm, plan.clip_value))
         self._pieces = plan.accumulation * self.placement.devices
         self.set_rates(0, np.zeros(1, np.float32))
-        if self._world > 1:
+        if self._world > 1 and self._flat is None:
             # The last layers' gradients are ready first: their bucket is on its way while the others are computed.
-            self._wrap([tensor for path, tensor in reversed(variables.items()) if path in plan.trainable])
-
-    def _wrap(self, params: list[Tensor]) -> None:
-        self._replica = Replica(self.model, self.objective, params, self.device)
-        self._ddp = DistributedDataParallel(self._replica, gradient_as_bucket_view=True, **_UNSYNCED_BUFFERS)
-        # DDP lays its buckets out anew after the first backward pass. Two passes without a batch settle them before any
-        # update, in the order of `params`, so that a resumed run adds in the same order.
-        for _ in range(2):
-            self._ddp(None, None).backward()
+            params = [tensor for path, tensor in reversed(variables.items()) if path in plan.trainable]
+            self._replica = Replica(self.model, self.objective, params, device, self._scale)
+            self._ddp, self._left = wrap(self._replica, plan.reduction_dtype)
 
     # The border
 
@@ -206,11 +163,17 @@ class Engine:
     def train(self, totals: Tensor, placed: Placed) -> Tensor:
         if self._buffers is not None:
             self._buffers.take()
-        with self._default_device:
+        with self._passes:
             scope = self._window_scope(placed, self.devices.sum_in_place)
-            sums, gradients = self._alone(placed, scope) if self._ddp is None else self._together(placed, scope)
+            window_casts.kept = {}
+            try:
+                sums, gradients = self._alone(placed, scope) if self._ddp is None else self._together(placed, scope)
+            finally:
+                window_casts.kept = None
             with self._no_grad:
-                return self._update(totals, sums, gradients)
+                if self._flat is not None and self._world > 1:
+                    sums = self._flat.reduce(sums)
+                return self._update(totals, sums, gradients, placed.step)
 
     def probe(self, placed: Placed) -> None:
         # Without a collective: where one process runs out of memory, no other waits for it. DDP's buckets and those of
@@ -221,8 +184,9 @@ class Engine:
         if on_gpu:
             torch.cuda.empty_cache()  # what an earlier, greater try left behind in pieces
         try:
-            with torch.random.fork_rng(on_gpu), self._default_device:
+            with torch.random.fork_rng(on_gpu), self._passes:
                 scope = self._window_scope(placed, _keep)
+                window_casts.kept = {}
                 if self._ddp is None:
                     self._alone(placed, scope)
                 else:
@@ -230,16 +194,17 @@ class Engine:
                 if on_gpu:
                     torch.cuda.synchronize(self.device)
         finally:
+            window_casts.kept = None
             self._clear_gradients()
             if self._buffers is not None:
                 self._buffers.restore()
 
     def evaluate(self, totals: Tensor, batch: MicroBatch) -> Tensor:
-        with self._no_grad, self._default_device:
+        with self._no_grad, self._passes:
             return totals.add_(self.objective.evaluate(self.model, self._rows(batch), self._scope()))
 
     def predict(self, batch: MicroBatch) -> Any:
-        with self._no_grad, self._default_device:
+        with self._no_grad, self._passes:
             outputs = self.objective.predict(self.model, self._rows(batch), self._scope())
             return tree.map(lambda leaf: to_host(self._gathered(leaf)), outputs)
 
@@ -267,17 +232,30 @@ class Engine:
         for slot, value in values:
             slot.copy_(from_host(np.asarray(value)))
 
+    def scaling(self) -> ScalingState:
+        return self._scaling.state()
+
+    def nonfinite(self) -> list[str]:
+        return self._scaling.nonfinite(self._paths)
+
+    def averaged(self) -> contextlib.AbstractContextManager[None]:
+        return self._averages.in_place()
+
     # One update
 
     def _alone(self, placed: Placed, scope: ScopeOf) -> tuple[Tensor, list[Tensor]]:
-        """Sums and gradients of a window on one device."""
+        """Sums and gradients of a window on this device alone."""
         params, sums = self._params, None
         self._clear_gradients()
         for number, batch in enumerate(placed.batches):
             loss, more = self.objective.train(self.model, batch, scope(number))
             if loss.requires_grad:
-                loss.backward()
+                (loss if self._scale is None else loss * self._scale).backward()
+            if self._flat is not None:
+                self._flat.take()
             sums = more if sums is None else sums + more
+        if self._flat is not None:
+            return sums, self._flat.gradients
         # A parameter that the loss did not use has gradient zero: decay and momentum apply to it.
         return sums, [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
 
@@ -287,13 +265,13 @@ class Engine:
         self._clear_gradients()
         self._accumulate(accumulated, scope)
         self._ddp(batch, scope(number)).backward()
-        # DDP divides by the number of processes.
         gradients = self._ddp_gradients()
-        torch._foreach_mul_(gradients, self._world)
+        if self._left != 1:
+            torch._foreach_mul_(gradients, self._left)
         return gradients[0], gradients[1:]
 
     def _accumulate(self, numbered: list[tuple[int, MicroBatch]], scope: ScopeOf) -> None:
-        """Adds to the gradients of this process alone, in the parameters' dtype: DDP's buckets are of no other."""
+        """Adds to the gradients of this process alone."""
         with self._ddp.no_sync() if numbered else contextlib.nullcontext():
             for number, batch in numbered:
                 self._ddp(batch, scope(number)).backward()
@@ -306,34 +284,65 @@ class Engine:
         if self._ddp is not None:
             torch._foreach_zero_(self._ddp_gradients())
             return
+        if self._flat is not None:
+            self._flat.clear()
         for param in self._params:
             param.grad = None
 
-    def _update(self, totals: Tensor, sums: Tensor, gradients: list[Tensor]) -> Tensor:
-        plan = self.plan
+    def _update(self, totals: Tensor, sums: Tensor, gradients: list[Tensor], step: int) -> Tensor:
         factor, applied = self.objective.update(sums)
-        rate = self._only_rate
-        if rate is None:
-            # Picked on the device: skipped updates do not count, and only it knows them.
-            rate = self._rates.take((self._iterations - self._first_rate).clamp_(0, self._last_rate))
-        parts = [sums, self._own_sums]
+        skipped_sums = self._empty_sums
+        if self._scaling is not None:
+            if self._scale is not None:
+                factor = factor / self._scale
+            finite, nonfinite = self._scaling.finite(gradients)
+            self._scaling.advance(applied, finite, nonfinite)
+            skipped_sums = torch.where(applied, self._nonfinite_sums, skipped_sums)
+            applied = applied.logical_and(finite)
+        own_sums = self._own_sums
         if gradients:
-            if plan.clip_norm is not None:
-                # The norm of factor * g, where the factor is not negative; one pass multiplies by both.
-                norm = factor * torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-                factor = factor * torch.clamp(plan.clip_norm / norm, max=1.0)
-                parts.append(norm.reshape(1))
-            torch._foreach_mul_(gradients, factor)
-            if plan.clip_value is not None:
-                torch._foreach_clamp_min_(gradients, -plan.clip_value)
-                torch._foreach_clamp_max_(gradients, plan.clip_value)
+            if self._clips:
+                own_sums = self._clip(gradients, factor)
+            else:
+                torch._foreach_mul_(gradients, factor)
+            rate = self._only_rate
+            if rate is None:
+                # Picked on the device: skipped updates do not count, and only it knows them.
+                rate = self._rates.take((self._iterations - self._first_rate).clamp_(0, self._last_rate))
+            if self._working is not None:
+                self._working.take()
             self._optimizer.update(gradients, rate, applied)
-        elif plan.clip_norm is not None:
-            parts.append(torch.zeros(1, device=self.device))
+            if self._working is not None:
+                # Not keyed by the device: every one rounds alike.
+                self._working.put(random.stream(self.plan.seed, step, _ROUNDING))
         if self._buffers is not None:
             self._buffers.restore_unless(applied)
+        if self._averages is not None:
+            self._averages.advance(applied)
         self._iterations += applied
-        return totals.add_(torch.where(applied, torch.cat(parts), self._skipped_sums))
+        return totals.add_(torch.where(applied, torch.cat([sums, own_sums]), skipped_sums))
+
+    def _clip(self, gradients: list[Tensor], factor: Tensor) -> Tensor:
+        """Multiplies the summed gradients by `factor`, which is not negative, and clips them, in place.
+
+        Returns the engine's own sums.
+        """
+        plan, own_sums = self.plan, self._own_sums
+        if plan.clip_norm is not None:
+            # The norm of factor * g; one pass multiplies by both.
+            norm = factor * torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+            factor = factor * torch.clamp(plan.clip_norm / norm, max=1.0)
+            own_sums = torch.cat([own_sums[:2], norm.reshape(1), own_sums[3:]])
+        if plan.clip_parameter_norm is None:
+            torch._foreach_mul_(gradients, factor)
+        else:
+            norms = factor * torch.stack(torch._foreach_norm(gradients))
+            factors = factor * torch.clamp(plan.clip_parameter_norm / norms, max=1.0)
+            torch._foreach_mul_(gradients, factors.unbind())
+        if plan.clip_value is not None:
+            torch._foreach_clamp_min_(gradients, -plan.clip_value)
+            torch._foreach_clamp_max_(gradients, plan.clip_value)
+        return own_sums
 
     # Helpers
 
@@ -378,8 +387,16 @@ class Engine:
         return torch.cat(parts).view(leaf.dtype).reshape(-1, *leaf.shape[1:])
 
     def _named_slots(self) -> list[tuple[str, Tensor]]:
-        return [
-            (f"{name}.{path}", slot)
-            for name, slots in self._optimizer.slots.items()
+        named = {f"{name}.": slots for name, slots in self._optimizer.slots.items()}
+        alone: dict[str, Tensor] = {}
+        if self._scaling is not None:
+            alone |= self._scaling.slots
+        if self._averages is not None:
+            named["ema."] = self._averages.values
+            alone["ema.updates"] = self._averages.updates
+        of_params = [
+            (prefix + path, slot)
+            for prefix, slots in named.items()
             for path, slot in zip(self._paths, slots, strict=True)
         ]
+        return [*of_params, *alone.items()]

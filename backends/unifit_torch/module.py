@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,48 @@ def variable(module: Any, name: str) -> torch.Tensor:
     """The Parameter or buffer behind a module's attribute, whatever shadows it."""
     parameter = module._parameters.get(name)
     return module._buffers[name] if parameter is None else parameter
+
+
+class WindowCasts:
+    """The casts of a window's weights, which an engine keeps from one micro-batch to the next.
+
+    Attributes:
+        kept: Casts by parameter, dtype and whether gradients flow; None outside windows.
+    """
+
+    kept: dict[tuple[int, str, bool], torch.Tensor] | None = None
+
+
+window_casts = WindowCasts()
+
+
+@contextlib.contextmanager
+def reading_as(weights: Sequence[tuple[Any, str, str]]) -> Iterator[None]:
+    """unifit.contract.module.reading_as: casts in the owners' `__dict__`, where attributes are looked up first.
+
+    A weight that is shadowed already, as in abstract calls, is left alone.
+    """
+    shadowed = []
+    try:
+        for owner, name, dtype in weights:
+            if name not in owner.__dict__:
+                owner.__dict__[name] = _cast(variable(owner, name), dtype)
+                shadowed.append((owner, name))
+        yield
+    finally:
+        for owner, name in shadowed:
+            owner.__dict__.pop(name, None)
+
+
+def _cast(weight: torch.Tensor, dtype: str) -> torch.Tensor:
+    kept = window_casts.kept
+    if kept is None:
+        return weight.to(getattr(torch, dtype))
+    # One cast serves the backward passes of all micro-batches: it saves nothing for them that the first would free.
+    key = id(weight), dtype, torch.is_grad_enabled()
+    if key not in kept:
+        kept[key] = weight.to(getattr(torch, dtype))
+    return kept[key]
 
 
 def from_host(array: np.ndarray) -> torch.Tensor:

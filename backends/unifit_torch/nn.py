@@ -6,6 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from unifit_torch.arrays import gathered_apart
 from unifit_torch.ops import floating
 
 _EPSILON = 1e-7
@@ -41,7 +42,7 @@ def gelu(x, approximate=True):
 def softmax(x, axis=-1):
     if isinstance(axis, int):
         return torch.softmax(x, axis)
-    return log_softmax(x, axis).exp()
+    return log_softmax(x.float(), axis).exp().to(x.dtype)
 
 
 def log_softmax(x, axis=-1):
@@ -178,6 +179,8 @@ def _share_inside(sizes, windows, strides):
 def resize(images, size, interpolation="bilinear"):
     _, height, width, _ = images.shape
     if interpolation == "nearest":
+        if gathered_apart(images):
+            return resize(images.float(), size, interpolation).to(images.dtype)
         rows, columns = (
             torch.tensor((2 * np.arange(new) + 1) * old // (2 * new), device=images.device)
             for old, new in ((height, size[0]), (width, size[1]))

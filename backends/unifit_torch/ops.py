@@ -8,7 +8,7 @@ import operator
 import torch
 from torch import Tensor
 
-from unifit_torch.arrays import DTYPES, convert_to_tensor
+from unifit_torch.arrays import DTYPES, HALVES, convert_to_tensor
 
 
 def _tensors(x1, x2):
@@ -128,7 +128,8 @@ def where(condition, x1, x2):
 
 
 # --- Reductions -------------------------------------------------------------------------------------------------------
-# aten takes an empty tuple of axes for all axes; here, as in NumPy, it is none.
+# aten takes an empty tuple of axes for all axes; here, as in NumPy, it is none. Its sums, means and variances of half
+# precision add up in float32 by themselves; what does not is computed in float32 here.
 
 
 def sum(x, axis=None, keepdims=False):
@@ -161,6 +162,8 @@ def min(x, axis=None, keepdims=False):
 
 
 def prod(x, axis=None, keepdims=False, dtype=None):
+    if x.dtype in HALVES:
+        return prod(x.float(), axis, keepdims).to(x.dtype if dtype is None else DTYPES[dtype])
     dtype = _sum_dtype(x) if dtype is None else DTYPES[dtype]
     axes = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
     x = x.to(dtype or x.dtype)
@@ -198,6 +201,8 @@ def cumprod(x, axis=None, dtype=None):
 
 
 def logsumexp(x, axis=None, keepdims=False):
+    if x.dtype in HALVES:
+        return logsumexp(x.float(), axis, keepdims).to(x.dtype)
     x = floating(x)
     return x if axis == () else torch.logsumexp(x, tuple(range(x.ndim)) if axis is None else axis, keepdims)
 
@@ -207,6 +212,8 @@ def count_nonzero(x, axis=None):
 
 
 def norm(x, ord=None, axis=None, keepdims=False):
+    if x.dtype in HALVES:
+        return norm(x.float(), ord, axis, keepdims).to(x.dtype)
     return torch.linalg.norm(floating(x), ord, axis, keepdims)
 
 

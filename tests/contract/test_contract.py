@@ -167,12 +167,12 @@ def test_engine_trains_reads_and_counts(devices):
     before = module.read_parameter("weight")
     totals = engine.train(engine.zeros(False), engine.place(window()))
     sums = engine.read(totals, False)
-    assert sums.dtype == np.float64 and sums.shape == (objective.num_sums + 3,)
+    assert sums.dtype == np.float64 and sums.shape == (objective.num_sums + len(engine.ENGINE_SUMS),)
     x = window().batch.x[0]
     np.testing.assert_allclose(sums[0], ((x * before + 5.0) ** 2).mean(-1).sum(), rtol=1e-6)
     assert sums[1] == ROWS and engine.iterations() == 1
     assert dict(zip(engine.ENGINE_SUMS, sums[objective.num_sums :], strict=True)) == {
-        "updates": 1.0, "empty": 0.0, "grad_norm": 0.0,
+        "updates": 1.0, "empty": 0.0, "grad_norm": 0.0, "nonfinite": 0.0,
     }  # fmt: skip
     # Adam's first step is the rate in the gradient's direction; the decay is apart.
     np.testing.assert_allclose(module.read_parameter("weight"), before - 0.1 * 0.1 * before - 0.1, rtol=1e-5)
@@ -199,7 +199,7 @@ def test_engine_skips_a_window_without_valid_rows(devices):
         np.testing.assert_array_equal(value, slots[name], err_msg=name)
     after = engine.read(totals, False)
     np.testing.assert_array_equal(after[: objective.num_sums], sums[: objective.num_sums])
-    assert list(after[objective.num_sums :]) == [1.0, 1.0, 0.0]
+    assert list(after[objective.num_sums :]) == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_engine_evaluates_and_predicts(devices):

@@ -10,6 +10,7 @@ from unifit.callbacks.learning_rate_scheduler import LearningRateScheduler
 from unifit.callbacks.model_checkpoint import ModelCheckpoint
 from unifit.callbacks.progress_bar import ProgressBar
 from unifit.callbacks.reduce_lr_on_plateau import ReduceLROnPlateau
+from unifit.callbacks.swap_ema_weights import SwapEMAWeights
 from unifit.callbacks.tensorboard import TensorBoard
 from unifit.callbacks.terminate_on_nan import NonFiniteLossError, TerminateOnNaN
 
@@ -25,6 +26,7 @@ __all__ = [
     "NonFiniteLossError",
     "ProgressBar",
     "ReduceLROnPlateau",
+    "SwapEMAWeights",
     "TensorBoard",
     "TerminateOnNaN",
 ]

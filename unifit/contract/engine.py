@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,6 +33,17 @@ class Devices(Protocol):
         ...
 
 
+class ScalingState(NamedTuple):
+    """The state of a LossScale: the scale of the next update, finite updates since it last changed, and skipped updates
+    altogether and in a row.
+    """
+
+    scale: float
+    good: int
+    skipped: int
+    in_a_row: int
+
+
 class Engine(Protocol):
     """`Engine(model, plan, devices)` adopts the model's variables under the distribution.
 
@@ -41,8 +52,9 @@ class Engine(Protocol):
     be reused).
     """
 
-    ENGINE_SUMS: tuple[str, str, str] = ("updates", "empty", "grad_norm")
-    """Updates applied; windows without a valid element; sum of gradient norms before clipping (0 without clip_norm)."""
+    ENGINE_SUMS: tuple[str, ...] = ("updates", "empty", "grad_norm", "nonfinite")
+    """Updates applied; windows without a valid element; sum of gradient norms before clipping (0 without clip_norm);
+    updates skipped because a gradient was not finite (0 without skip_nonfinite)."""
 
     devices: Devices
     """What it was made with."""
@@ -97,11 +109,31 @@ class Engine(Protocol):
         ...
 
     def read_slots(self) -> dict[str, np.ndarray]:
-        """Optimizer slots on the host under canonical names, `m.blocks.0.kernel`, with "iterations" (int64 scalar)."""
+        """Optimizer slots on the host under canonical names, `m.blocks.0.kernel`, with "iterations" (int64 scalar).
+
+        With `Plan.skip_nonfinite` also "loss_scale.scale" (float32; 1 without a loss scale) and the int64 scalars
+        "loss_scale.good", "loss_scale.skipped" and "loss_scale.in_a_row"; with `Plan.ema` "ema.<path>" (float32) of
+        each trained parameter and "ema.updates" (int64).
+        """
         ...
 
     def write_slots(self, slots: dict[str, np.ndarray]) -> None:
         """The inverse of `read_slots`. Raises KeyError for a missing slot."""
+        ...
+
+    def scaling(self) -> ScalingState:
+        """The loss scale's state. A host read. Only with `Plan.skip_nonfinite`."""
+        ...
+
+    def nonfinite(self) -> list[str]:
+        """Paths of the parameters whose gradients were not finite in the last skipped update. A host read."""
+        ...
+
+    def averaged(self) -> AbstractContextManager[Any]:
+        """Inside it the model's trained variables hold their running averages; afterwards their own values again.
+
+        Only with `Plan.ema`. Nothing trains inside.
+        """
         ...
 
 

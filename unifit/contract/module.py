@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -88,6 +89,19 @@ def abstract_call(function: Callable[..., Tree], *arguments: Tree) -> Tree:
 
     Each backend's module.py has this function (torch: meta tensors; jax: eval_shape; tensorflow: a FuncGraph). Arrays
     that `function` makes through ops inside (for instance `ops.zeros`) are abstract too.
+    """
+    raise TypeError(BORDER)
+
+
+def reading_as(weights: Sequence[tuple[Module, str, str]]) -> AbstractContextManager[Any]:
+    """Inside it each weight (owner, name, dtype) reads, as an attribute of its owner, as its value in that dtype.
+
+    The cast is made at most once a forward pass and device, however often the weight is used; engines that run eagerly
+    make it once a window. Gradients flow back through it to the variable. `read_parameter` and what engines hold are
+    the variables themselves. Every replica's own thread sees its own (tensorflow), and not in abstract calls, where the
+    front end lends the weights.
+
+    Each backend's module.py has this function.
     """
     raise TypeError(BORDER)
 

@@ -45,7 +45,8 @@ class Objective(Protocol):
     the results over micro-batches and devices and passes them on as `Scope.totals`; `train` on every live micro-batch;
     sums the gradients of its first result and its second result over micro-batches and devices in one reduction;
     `update` on the summed vector. Then it multiplies the gradients by `factor`, clips, and applies them where `applied`
-    holds.
+    holds. With a loss scale it multiplies the first result of `train` by it before the backward pass, and `factor` by
+    its inverse; where a summed gradient is not finite, the update is skipped too (`Plan.skip_nonfinite`).
 
     Attributes:
         num_sums: Length of the vector that `train` returns.

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from unifit.contract.objective import Objective
 from unifit.contract.optimizers import OptimizerRule
+from unifit.contract.precision import EMA, LossScale
 from unifit.contract.tree import Tree
 
 
@@ -74,6 +75,12 @@ class Plan:
             several (`microbatch_size`), and a window is made of several batches (`gradient_accumulation_steps`).
         clip_norm: Clip gradients to this global norm; None for no clipping.
         clip_value: Clip gradient entries to [-clip_value, clip_value]; None for no clipping.
+        clip_parameter_norm: Clip each parameter's gradient to this norm; None for no clipping.
+        skip_nonfinite: Whether an update with a gradient that is not finite is skipped.
+        loss_scale: The constants of the loss scale, with `skip_nonfinite`; None for no scale.
+        ema: The running average of the trained parameters to keep; None for none.
+        reduction_dtype: Dtype in which gradients travel between devices; sums over micro-batches are float32 anyway.
+        matmul_precision: "highest", "high" or "default", of float32 matrix products; None: as the framework has it.
         seed: Keys the random streams, with the step, the micro-batch and the device.
     """
 
@@ -84,4 +91,10 @@ class Plan:
     accumulation: int = 1
     clip_norm: float | None = None
     clip_value: float | None = None
+    clip_parameter_norm: float | None = None
+    skip_nonfinite: bool = False
+    loss_scale: LossScale | None = None
+    ema: EMA | None = None
+    reduction_dtype: str = "float32"
+    matmul_precision: str | None = None
     seed: int = 0

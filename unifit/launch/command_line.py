@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from queue import SimpleQueue
@@ -57,17 +57,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add = command.add_argument
     add("--backend", help="torch, jax or tensorflow (default: UNIFIT_BACKEND, else the first installed)")
-    add("--devices", type=_positive, metavar="N", help="devices of this machine (default: all accelerators)")
-    add("--nodes", type=_positive, default=1, metavar="M", help="number of machines")
+    add("--devices", type=_whole(1), metavar="N", help="devices of this machine (default: all accelerators)")
+    add("--nodes", type=_whole(1), default=1, metavar="M", help="number of machines")
     add("--node-rank", type=int, metavar="R", help="this machine's number, from 0")
     add("--rendezvous", metavar="HOST:PORT", help="where node 0 waits for the others")
     add(
         "--processes-per-node",
-        type=_positive,
+        type=_whole(1),
         metavar="P",
         help="processes of this machine (jax, tensorflow; default 1)",
     )
-    add("--max-restarts", type=int, default=0, metavar="K", help="start again up to K times after a failure")
+    add("--max-restarts", type=_whole(0), default=0, metavar="K", help="start again up to K times after a failure")
     add(
         "--start-timeout-s",
         type=float,
@@ -99,6 +99,10 @@ def run(options: argparse.Namespace) -> int:
     if name not in packages():
         raise unknown_name("backend (--backend)", name, packages())
     processes = _processes(options, name)
+    if options.rendezvous is not None:
+        split_address(options.rendezvous, "--rendezvous")
+    if not options.module and not Path(options.script[0]).is_file():
+        raise ArgumentError(f"there is no script '{options.script[0]}' (in {Path.cwd()}).")
     if name == "torch" and options.rendezvous is None:
         command = [sys.executable, *_torch_agent(options, _log_folder(options))]
         os.execve(sys.executable, command, _environment(options))
@@ -258,8 +262,12 @@ def _version() -> str:
         return "0"
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
+def _whole(least: int) -> Callable[[str], int]:
+    """A parser of whole numbers of at least `least`."""
+
+    def parse(text: str) -> int:
+        if not text.lstrip("-").isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+        return int(text)
+
+    return parse

@@ -21,6 +21,9 @@ from unifit.launch.environment import LOOPBACK
 from unifit.launch.ports import free_ports, join_address
 from unifit.launch.supervisor import Supervisor
 
+CALL = "import sys; from unifit.launch.call import main; sys.exit(main(sys.argv[1], int(sys.argv[2])))"
+"""The program of a process: not `-m unifit.launch.call`, which unifit itself has imported already."""
+
 
 def launch(
     function: Callable[..., Any],
@@ -84,7 +87,7 @@ def _specs(folder: Path, devices: int) -> list[Spec]:
                 "UNIFIT_COORDINATOR": join_address(LOOPBACK, coordinator),
                 "UNIFIT_ADDRESSES": addresses,
             }
-        command = (sys.executable, "-P", "-m", "unifit.launch.call", str(folder), str(process))
+        command = (sys.executable, "-P", "-c", CALL, str(folder), str(process))
         output, errors = (_print, _print_error) if process == 0 else (_drop, _drop)
         specs.append(Spec(process, command, environment, output, errors))
     return specs

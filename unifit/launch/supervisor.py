@@ -202,8 +202,8 @@ def _likely_consequence(failure: Ended) -> bool:
 
 
 def _order(failure: Ended) -> int:
-    """Causes first; sorting keeps the order of what is alike."""
-    return 2 if _likely_consequence(failure) else int(failure.status > 0)
+    """Causes first, in the order of their ends. An exception, status 1, is oftener the consequence of another's failure."""
+    return 2 if _likely_consequence(failure) else int(failure.status == 1)
 
 
 def _own_report(failure: Ended) -> str:

@@ -156,6 +156,7 @@ class MultiHeadAttention(Layer):
             bias_initializer=self.bias_initializer,
             kernel_regularizer=self.kernel_regularizer,
             bias_regularizer=self.bias_regularizer,
+            dtype=self.compute_dtype,
         )
 
     def call(

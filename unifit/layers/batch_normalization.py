@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import unifit.layers.arguments as arguments
+import unifit.layers.precision as precision
 import unifit.ops as ops
 from unifit.context import CallContext, context
 from unifit.errors import ArgumentError, UnifitError
@@ -34,7 +35,7 @@ class BatchNormalization(Layer):
         x: Array, shape (batch, ...).
         training: Filled in.
         mask: Filled in: bool, a prefix of the shape of `x`.
-        Returns: Array with the shape of `x`, and its dtype if that is a float.
+        Returns: Array with the shape of `x`, in the compute dtype.
 
     Raises:
         ArgumentError: When `momentum` or `epsilon` is out of range, or the input has no such axis.
@@ -48,6 +49,7 @@ class BatchNormalization(Layer):
     """
 
     supports_masking = True
+    casts_inputs = False  # they are read in float32
 
     def __init__(
         self,
@@ -80,15 +82,16 @@ class BatchNormalization(Layer):
         shape = (input_shape[arguments.checked_axis(self, self.axis, len(input_shape))],)
         self.gamma = self.beta = None
         if self.scale:
-            self.gamma = self.add_weight(shape, self.gamma_initializer, regularizer=self.gamma_regularizer)
+            self.gamma = self.add_weight(
+                shape, self.gamma_initializer, regularizer=self.gamma_regularizer, autocast=False
+            )
         if self.center:
-            self.beta = self.add_weight(shape, self.beta_initializer, regularizer=self.beta_regularizer)
+            self.beta = self.add_weight(shape, self.beta_initializer, regularizer=self.beta_regularizer, autocast=False)
         self.moving_mean = self.add_weight(shape, self.moving_mean_initializer, trainable=False)
         self.moving_variance = self.add_weight(shape, self.moving_variance_initializer, trainable=False)
 
     def call(self, x: Any, training: bool = False, mask: Any = None) -> Any:
-        dtype = ops.dtype(x)
-        x = x if dtype == "float32" else ops.cast(x, "float32")
+        given, x = x, precision.in_float32(x)
         if training and self.trainable:
             mean, variance = self._batch_statistics(x, mask)
         else:
@@ -96,11 +99,11 @@ class BatchNormalization(Layer):
         shape = tuple(size if axis == self.axis % len(x.shape) else 1 for axis, size in enumerate(x.shape))
         factor = ops.rsqrt(variance + self.epsilon)
         if self.gamma is not None:
-            factor = factor * self.gamma
+            factor = factor * precision.in_float32(self.gamma)
         y = (x - ops.reshape(mean, shape)) * ops.reshape(factor, shape)
         if self.beta is not None:
-            y = y + ops.reshape(self.beta, shape)
-        return ops.cast(y, dtype) if dtype in ("bfloat16", "float16") else y
+            y = y + ops.reshape(precision.in_float32(self.beta), shape)
+        return precision.returned(self, y, given)
 
     def _batch_statistics(self, x: Any, mask: Any) -> tuple[Any, Any]:
         """Mean and variance, shape (channels,), of the valid elements; moves the moving statistics."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import unifit.activations as activations
 import unifit.layers.arguments as arguments
+import unifit.layers.precision as precision
 import unifit.ops as ops
 from unifit.errors import ArgumentError, ShapeError
 from unifit.layer import Layer, layers_registry
@@ -112,8 +113,7 @@ class _Conv(Convolution):
 
     def call(self, x: Any) -> Any:
         padding, kernel = self.padding, self.kernel
-        if x.dtype != kernel.dtype:
-            x = ops.cast(x, "float32")
+        x = precision.like(x, kernel)
         if padding == "causal":
             x = ops.pad(x, ((0, 0), (self.dilation_rate[0] * (self.kernel_size[0] - 1), 0), (0, 0)))
             padding = "valid"
@@ -256,6 +256,5 @@ class DepthwiseConv2D(Convolution):
 
     def call(self, x: Any) -> Any:
         kernel = self.kernel
-        if x.dtype != kernel.dtype:
-            x = ops.cast(x, "float32")
+        x = precision.like(x, kernel)
         return self.finish(ops.depthwise_conv(x, kernel, self.strides, self.padding, self.dilation_rate))

@@ -9,6 +9,7 @@ from typing import Any
 
 import unifit.activations as activations
 import unifit.layers.arguments as arguments
+import unifit.layers.precision as precision
 import unifit.ops as ops
 from unifit.errors import ArgumentError, ShapeError
 from unifit.layer import Layer, layers_registry
@@ -71,9 +72,7 @@ class Dense(Layer):
 
     def call(self, x: Any) -> Any:
         kernel = self.kernel
-        if x.dtype != kernel.dtype:
-            x = ops.cast(x, "float32")
-        y = ops.matmul(x, kernel)
+        y = ops.matmul(precision.like(x, kernel), kernel)
         return self.activation(y if self.bias is None else ops.add(y, self.bias))
 
 
@@ -133,9 +132,7 @@ class EinsumDense(Layer):
 
     def call(self, x: Any) -> Any:
         kernel = self.kernel
-        if x.dtype != kernel.dtype:
-            x = ops.cast(x, "float32")
-        y = ops.einsum(self.equation, x, kernel)
+        y = ops.einsum(_spelled(self.equation, len(x.shape)), precision.like(x, kernel), kernel)
         return self.activation(y if self.bias is None else ops.add(y, self.bias))
 
     def _weight_shapes(self, input_shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
@@ -146,7 +143,7 @@ class EinsumDense(Layer):
                 f"EinsumDense '{self.name}' with equation '{self.equation}' got an input of shape {input_shape}; the "
                 f"equation names {len(inputs)} axes."
             )
-        elided = "".join(letter for letter in ascii_letters if letter not in self.equation)[:dots]
+        elided = _unused_letters(self.equation, dots)
         letters = elided + inputs if dots_first else inputs + elided
         size_of = dict(zip(letters, input_shape, strict=True))
         # The output's shape lacks the batch axis, which is the first letter unless dots in front stand for it.
@@ -175,6 +172,21 @@ class EinsumDense(Layer):
         tail = outputs[min(outputs.index(letter) for letter in self.bias_axes) :]
         bias_shape = tuple(size_of[letter] if letter in self.bias_axes else 1 for letter in tail)
         return kernel_shape, bias_shape + (1,) * (dots if dots_last else 0)
+
+
+def _unused_letters(equation: str, number: int) -> str:
+    return "".join(letter for letter in ascii_letters if letter not in equation)[:number]
+
+
+def _spelled(equation: str, rank: int) -> str:
+    """The equation with letters for the axes that "..." stands for in an input of that rank.
+
+    One product instead of a batch of them; of those with dots oneDNN, in TensorFlow, gives wrong numbers in float16.
+    """
+    if "..." not in equation:
+        return equation
+    dots = rank - len(_split(equation)[0])
+    return equation.replace("...", _unused_letters(equation, dots))
 
 
 def _split(equation: str) -> tuple[str, str, str, bool, bool]:

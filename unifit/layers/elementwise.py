@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import unifit.activations as activations
+import unifit.layers.precision as precision
 import unifit.ops as ops
 from unifit.errors import ArgumentError
 from unifit.layer import Layer, layers_registry
@@ -147,7 +148,7 @@ def masked_softmax(x: Any, mask: Any, axis: int | tuple[int, ...] = -1) -> Any:
     """Softmax over the elements where `mask` is True; 0 elsewhere, and in rows without any."""
     if mask is None:
         return ops.softmax(x, axis)
-    lowest = -3e4 if ops.dtype(x) == "float16" else -1e9  # finite, so that a row without elements gives no NaN
+    lowest = -65504.0 if ops.dtype(x) == "float16" else -1e9  # finite, so that a row without elements gives no NaN
     return ops.where(mask, ops.softmax(ops.where(mask, x, lowest), axis), 0.0)
 
 
@@ -161,7 +162,7 @@ class Rescaling(Layer):
 
     Call:
         x: Array of any dtype.
-        Returns: Array with the shape of `x`; float32 unless `x` is a float of another width.
+        Returns: Array with the shape of `x`, in the compute dtype; it is float32 inside.
 
     Example:
         >>> tuple(Rescaling(1 / 255)(ops.ones((2, 4, 4, 3), "uint8")).shape)
@@ -169,21 +170,19 @@ class Rescaling(Layer):
     """
 
     supports_masking = True
+    casts_inputs = False  # what comes may be larger than a half can hold
 
     def __init__(self, scale: Any, offset: Any = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
         self.scale, self.offset = scale, offset
 
     def call(self, x: Any) -> Any:
-        if "float" not in ops.dtype(x):
-            x = ops.cast(x, "float32")
-        return x * _operand(self.scale, x) + _operand(self.offset, x)
+        y = precision.in_float32(x) * _operand(self.scale) + _operand(self.offset)
+        return precision.returned(self, y, x)
 
 
-def _operand(value: Any, x: Any) -> Any:
-    if isinstance(value, (int, float)):
-        return value
-    return ops.convert_to_tensor(np.asarray(value, "float32"), ops.dtype(x))
+def _operand(value: Any) -> Any:
+    return value if isinstance(value, (int, float)) else ops.convert_to_tensor(np.asarray(value, "float32"))
 
 
 @layers_registry.register("identity_layer")
@@ -192,7 +191,7 @@ class Identity(Layer):
 
     Call:
         x: Anything.
-        Returns: `x`.
+        Returns: `x`, in its own dtype.
 
     Example:
         >>> tuple(Identity()(ops.ones((2, 3))).shape)
@@ -200,6 +199,7 @@ class Identity(Layer):
     """
 
     supports_masking = True
+    casts_inputs = False
 
     def call(self, x: Any) -> Any:
         return x

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import unifit.layers.arguments as arguments
+import unifit.layers.precision as precision
 import unifit.ops as ops
 from unifit.layer import Layer, layers_registry
 
@@ -34,6 +35,7 @@ class Embedding(Layer):
     """
 
     supports_masking = True
+    casts_inputs = False  # whole numbers, also those that come as floats
 
     def __init__(
         self,
@@ -52,10 +54,13 @@ class Embedding(Layer):
 
     def build(self, input_shape: tuple[int, ...]) -> None:
         shape = (self.input_dim, self.output_dim)
-        self.embeddings = self.add_weight(shape, self.embeddings_initializer, regularizer=self.embeddings_regularizer)
+        # Rows are cast, not the table: of a large one a batch needs few.
+        self.embeddings = self.add_weight(
+            shape, self.embeddings_initializer, regularizer=self.embeddings_regularizer, autocast=False
+        )
 
     def call(self, indices: Any) -> Any:
-        return ops.take(self.embeddings, _whole_numbers(indices), axis=0)
+        return precision.returned(self, ops.take(self.embeddings, _whole_numbers(indices), axis=0))
 
     def compute_mask(self, inputs: Any, mask: Any) -> Any:
         return ops.not_equal(inputs, 0) if self.mask_zero else None
@@ -83,13 +88,21 @@ class Masking(Layer):
 
     supports_masking = True
     makes_mask = True
+    casts_inputs = False  # a value near the mask's would become it
 
     def __init__(self, mask_value: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
         self.mask_value = mask_value
 
     def call(self, x: Any) -> Any:
-        return ops.where(ops.any(ops.not_equal(x, self.mask_value), axis=-1, keepdims=True), x, ops.zeros_like(x))
+        kept = ops.any(ops.not_equal(x, self._value(x)), axis=-1, keepdims=True)
+        y = ops.where(kept, x, ops.zeros_like(x))
+        return precision.returned(self, y) if "float" in ops.dtype(x) else y
 
     def compute_mask(self, inputs: Any, mask: Any) -> Any:
-        return ops.any(ops.not_equal(inputs, self.mask_value), axis=-1)
+        return ops.any(ops.not_equal(inputs, self._value(inputs)), axis=-1)
+
+    def _value(self, x: Any) -> Any:
+        """The mask's value as an element of `x` can hold it."""
+        dtype = ops.dtype(x)
+        return ops.full((), self.mask_value, dtype) if dtype in precision.HALVES else self.mask_value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import unifit.layers.arguments as arguments
+import unifit.layers.precision as precision
 import unifit.ops as ops
 from unifit.layer import Layer, layers_registry
 
@@ -57,8 +58,8 @@ class GlobalAveragePooling1D(GlobalPooling):
             return ops.mean(x, 1, self.keepdims)
         mask = ops.expand_dims(mask, -1)
         count = ops.sum(ops.cast(mask, "float32"), 1, self.keepdims)
-        total = ops.sum(ops.where(mask, x, 0.0), 1, self.keepdims)
-        return ops.cast(total / ops.maximum(count, 1.0), ops.dtype(total))
+        total = ops.sum(ops.where(mask, precision.widened(x), 0.0), 1, self.keepdims)
+        return precision.as_given(total / ops.maximum(count, 1.0), x)
 
     def compute_mask(self, inputs: Any, mask: Any) -> Any:
         return None

@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 import unifit.layers.arguments as arguments
+import unifit.layers.precision as precision
 import unifit.ops as ops
 from unifit.errors import ShapeError
 from unifit.layer import Layer, layers_registry
@@ -126,7 +127,8 @@ class Average(Merge):
     """
 
     def merge(self, inputs: Sequence[Any]) -> Any:
-        return reduce(ops.add, inputs) / len(inputs)
+        total = reduce(ops.add, map(precision.widened, inputs))
+        return precision.as_given(total / len(inputs), inputs[0])
 
 
 class _Extreme(Merge):

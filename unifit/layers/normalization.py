@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import unifit.layers.arguments as arguments
+import unifit.layers.precision as precision
 import unifit.ops as ops
 from unifit.errors import ArgumentError, ShapeError
 from unifit.layer import Layer, layers_registry
@@ -14,6 +15,7 @@ class _Affine(Layer):
     """gamma and beta along some axes."""
 
     supports_masking = True
+    casts_inputs = False  # they are read in float32
 
     def __init__(
         self,
@@ -36,9 +38,11 @@ class _Affine(Layer):
         """Records gamma and beta, as far as they are wanted."""
         self.gamma = self.beta = None
         if self.scale:
-            self.gamma = self.add_weight(shape, self.gamma_initializer, regularizer=self.gamma_regularizer)
+            self.gamma = self.add_weight(
+                shape, self.gamma_initializer, regularizer=self.gamma_regularizer, autocast=False
+            )
         if self.center:
-            self.beta = self.add_weight(shape, self.beta_initializer, regularizer=self.beta_regularizer)
+            self.beta = self.add_weight(shape, self.beta_initializer, regularizer=self.beta_regularizer, autocast=False)
 
     def affine(self, y: Any, axes: tuple[int, ...]) -> Any:
         """`gamma * y + beta`, along `axes`."""
@@ -53,17 +57,9 @@ def _check_epsilon(owner: Layer, epsilon: float) -> None:
 
 
 def _along(weight: Any, x: Any, axes: tuple[int, ...]) -> Any:
-    """The weight with the rank of `x`, its axes at `axes`."""
-    return ops.reshape(weight, tuple(size if axis in axes else 1 for axis, size in enumerate(x.shape)))
-
-
-def _as_float32(x: Any) -> Any:
-    return x if ops.dtype(x) == "float32" else ops.cast(x, "float32")
-
-
-def _as_given(y: Any, x: Any) -> Any:
-    """`y` in the dtype of `x` where that is a float."""
-    return ops.cast(y, ops.dtype(x)) if ops.dtype(x) in ("bfloat16", "float16") else y
+    """The weight in float32 with the rank of `x`, its axes at `axes`."""
+    shape = tuple(size if axis in axes else 1 for axis, size in enumerate(x.shape))
+    return ops.reshape(precision.in_float32(weight), shape)
 
 
 @layers_registry.register("layer_norm")
@@ -80,7 +76,7 @@ class LayerNormalization(_Affine):
 
     Call:
         x: Array, shape (batch, ...).
-        Returns: Array with the shape of `x`, and its dtype if that is a float.
+        Returns: Array with the shape of `x`, in the compute dtype.
 
     Raises:
         ArgumentError: When the input has no such axis, or `epsilon` is not above 0.
@@ -122,9 +118,10 @@ class LayerNormalization(_Affine):
         self.record_affine(tuple(input_shape[axis] for axis in self.axes))
 
     def call(self, x: Any) -> Any:
-        values = _as_float32(x)
+        values = precision.in_float32(x)
         mean, variance = ops.moments(values, self.axes, keepdims=True)
-        return _as_given(self.affine((values - mean) * ops.rsqrt(variance + self.epsilon), self.axes), x)
+        y = self.affine((values - mean) * ops.rsqrt(variance + self.epsilon), self.axes)
+        return precision.returned(self, y, x)
 
 
 @layers_registry.register("rms_norm")
@@ -137,7 +134,7 @@ class RMSNormalization(Layer):
 
     Call:
         x: Array, shape (batch, ...).
-        Returns: Array with the shape of `x`, and its dtype if that is a float.
+        Returns: Array with the shape of `x`, in the compute dtype.
 
     Raises:
         ArgumentError: When the input has no such axis, or `epsilon` is not above 0.
@@ -151,6 +148,7 @@ class RMSNormalization(Layer):
     """
 
     supports_masking = True
+    casts_inputs = False  # they are read in float32
 
     def __init__(self, axis: Any = -1, epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(**kwargs)
@@ -159,12 +157,12 @@ class RMSNormalization(Layer):
 
     def build(self, input_shape: tuple[int, ...]) -> None:
         self.axes = arguments.checked_axes(self, self.axis, len(input_shape))
-        self.scale = self.add_weight(tuple(input_shape[axis] for axis in self.axes), "ones")
+        self.scale = self.add_weight(tuple(input_shape[axis] for axis in self.axes), "ones", autocast=False)
 
     def call(self, x: Any) -> Any:
-        values = _as_float32(x)
+        values = precision.in_float32(x)
         factor = ops.rsqrt(ops.mean(ops.square(values), self.axes, keepdims=True) + self.epsilon)
-        return _as_given(values * factor * _along(self.scale, values, self.axes), x)
+        return precision.returned(self, values * factor * _along(self.scale, values, self.axes), x)
 
 
 @layers_registry.register("group_norm")
@@ -183,7 +181,7 @@ class GroupNormalization(_Affine):
 
     Call:
         x: Array, shape (batch, ...).
-        Returns: Array with the shape of `x`, and its dtype if that is a float.
+        Returns: Array with the shape of `x`, in the compute dtype.
 
     Raises:
         ArgumentError: When `groups` is neither -1 nor above 0, or the input has no such axis.
@@ -238,8 +236,8 @@ class GroupNormalization(_Affine):
         axis = self.axis % len(x.shape)
         num_groups = x.shape[axis] if self.groups == -1 else self.groups
         grouped_shape = (-1, *x.shape[1:axis], num_groups, x.shape[axis] // num_groups, *x.shape[axis + 1 :])
-        grouped = ops.reshape(_as_float32(x), grouped_shape)
+        grouped = ops.reshape(precision.in_float32(x), grouped_shape)
         axes = tuple(other for other in range(1, len(grouped.shape)) if other != axis)
         mean, variance = ops.moments(grouped, axes, keepdims=True)
         y = ops.reshape((grouped - mean) * ops.rsqrt(variance + self.epsilon), (-1, *x.shape[1:]))
-        return _as_given(self.affine(y, (axis,)), x)
+        return precision.returned(self, self.affine(y, (axis,)), x)

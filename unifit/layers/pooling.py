@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import unifit.layers.arguments as arguments
+import unifit.layers.precision as precision
 import unifit.ops as ops
 from unifit.layer import Layer, layers_registry
 
@@ -39,7 +40,9 @@ class _MaxPooling(Pooling):
 
 class _AveragePooling(Pooling):
     def call(self, x: Any) -> Any:
-        return ops.average_pool(x, self.pool_size, self.strides, self.padding)
+        # In float32: sums of halves lose what is small, or overflow.
+        y = ops.average_pool(precision.widened(x), self.pool_size, self.strides, self.padding)
+        return precision.as_given(y, x)
 
 
 @layers_registry.register("max_pool1d")

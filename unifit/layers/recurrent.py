@@ -9,6 +9,7 @@ import numpy as np
 import unifit.activations as activations
 import unifit.initializers as initializers
 import unifit.layers.arguments as arguments
+import unifit.layers.precision as precision
 import unifit.ops as ops
 import unifit.random as random
 from unifit.backend import backend
@@ -93,8 +94,7 @@ class _Recurrent(Layer):
         arguments.check_rank(self, x.shape, 3)
         if x.shape[1] < 1:
             raise ShapeError(f"{type(self).__name__} '{self.name}' got an input of shape {tuple(x.shape)}: no steps.")
-        if x.dtype != self.kernel.dtype:
-            x = ops.cast(x, "float32")
+        x = precision.like(x, self.kernel)
         states = self._states(x, initial_state)
         if mask is not None:
             mask = self._checked_mask(x, mask)
@@ -127,7 +127,7 @@ class _Recurrent(Layer):
                 f"{type(self).__name__} '{self.name}' got initial_state of shapes "
                 f"{[tuple(state.shape) for state in states]}; it needs {list(self._state_names)} of shape {shape} each."
             )
-        return states
+        return [precision.like(state, self.kernel) for state in states]
 
     def _checked_mask(self, x: Any, mask: Any) -> Any:
         if tuple(mask.shape) != tuple(x.shape[:2]):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import unifit.layers.arguments as arguments
+import unifit.layers.precision as precision
 import unifit.ops as ops
 from unifit.errors import ArgumentError, ShapeError
 from unifit.layer import Layer, layers_registry
@@ -21,12 +22,14 @@ class Flatten(Layer):
 
     Call:
         x: Array, shape (batch, ...).
-        Returns: Array, shape (batch, elements of a row).
+        Returns: Array, shape (batch, elements of a row), in the dtype of `x`.
 
     Example:
         >>> tuple(Flatten()(ops.ones((2, 4, 4, 3))).shape)
         (2, 48)
     """
+
+    casts_inputs = False  # it may move whole numbers that came as floats
 
     def __init__(self, data_format: str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
@@ -45,7 +48,7 @@ class Reshape(Layer):
 
     Call:
         x: Array, shape (batch, ...).
-        Returns: Array, shape (batch, *target_shape).
+        Returns: Array, shape (batch, *target_shape), in the dtype of `x`.
 
     Raises:
         ArgumentError: When `target_shape` holds more than one -1, or no whole numbers. ShapeError: when the sizes do
@@ -55,6 +58,8 @@ class Reshape(Layer):
         >>> tuple(Reshape((3, -1))(ops.ones((2, 12))).shape)
         (2, 3, 4)
     """
+
+    casts_inputs = False  # it may move whole numbers that came as floats
 
     def __init__(self, target_shape: Sequence[int], **kwargs: Any):
         super().__init__(**kwargs)
@@ -84,7 +89,7 @@ class Permute(Layer):
 
     Call:
         x: Array, shape (batch, ...).
-        Returns: Array with the same elements.
+        Returns: Array with the same elements, in the dtype of `x`.
 
     Raises:
         ArgumentError: When `dims` is not an order of 1 to n. ShapeError: when the input's rows have not n axes.
@@ -93,6 +98,8 @@ class Permute(Layer):
         >>> tuple(Permute((2, 1))(ops.ones((2, 3, 4))).shape)
         (2, 4, 3)
     """
+
+    casts_inputs = False  # it may move whole numbers that came as floats
 
     def __init__(self, dims: Sequence[int], **kwargs: Any):
         super().__init__(**kwargs)
@@ -183,4 +190,5 @@ class UpSampling2D(Layer):
     def call(self, x: Any) -> Any:
         if self.interpolation == "nearest":
             return ops.repeat(ops.repeat(x, self.size[0], axis=1), self.size[1], axis=2)
-        return ops.resize(x, (x.shape[1] * self.size[0], x.shape[2] * self.size[1]), self.interpolation)
+        size = (x.shape[1] * self.size[0], x.shape[2] * self.size[1])
+        return precision.as_given(ops.resize(precision.widened(x), size, self.interpolation), x)

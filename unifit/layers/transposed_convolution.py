@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import unifit.layers.arguments as arguments
+import unifit.layers.precision as precision
 import unifit.ops as ops
 from unifit.layer import layers_registry
 from unifit.layers.convolution import Convolution
@@ -54,9 +55,7 @@ class _ConvTranspose(Convolution):
     def call(self, x: Any) -> Any:
         window = (self.strides, self.padding, self.output_padding, self.dilation_rate)
         kernel = self.kernel
-        if x.dtype != kernel.dtype:
-            x = ops.cast(x, "float32")
-        return self.finish(ops.conv_transpose(x, kernel, *window))
+        return self.finish(ops.conv_transpose(precision.like(x, kernel), kernel, *window))
 
 
 @layers_registry.register("convolution1d_transpose")

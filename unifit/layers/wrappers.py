@@ -38,6 +38,7 @@ class TimeDistributed(Layer):
     """
 
     supports_masking = True
+    casts_inputs = False  # the layer inside does
 
     def __init__(self, layer: Layer, **kwargs: Any):
         super().__init__(**kwargs)
@@ -106,6 +107,7 @@ class Bidirectional(Layer):
     """
 
     supports_masking = True
+    casts_inputs = False  # the layer inside does
 
     def __init__(self, layer: Any, merge_mode: str | None = "concat", backward_layer: Any = None, **kwargs: Any):
         super().__init__(**kwargs)

@@ -73,7 +73,7 @@ class Loss(Configurable):
         """
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        y_true, y_pred = (in_float32(ops.convert_to_tensor(array)) for array in (y_true, y_pred))
         if sample_weight is not None:
             sample_weight = ops.convert_to_tensor(sample_weight)
         self.check(tuple(y_true.shape), tuple(y_pred.shape))

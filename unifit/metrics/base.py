@@ -70,7 +70,7 @@ class Metric(Configurable):
         Raises:
             ShapeError: When labels and predictions do not fit.
         """
-        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        y_true, y_pred = (in_float32(ops.convert_to_tensor(array)) for array in (y_true, y_pred))
         weight = None if sample_weight is None else ops.cast(ops.convert_to_tensor(sample_weight), "float32")
         sums = self.sums(y_true, y_pred, weight)
         more = {name: ops.convert_to_numpy(value).astype(np.float64) for name, value in sums.items()}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import unifit.ops as ops
+from unifit.backend import backend
 from unifit.context import CallContext, context
+from unifit.contract import tree
 from unifit.contract.objective import Scope, Update
+from unifit.contract.precision import FLOATS
 from unifit.contract.tree import leaves
 from unifit.contract.values import MicroBatch
 from unifit.errors import ShapeError, UnsupportedError
@@ -48,6 +52,20 @@ class Layout:
         return self.head + sum(int(np.prod(shape)) for shapes in self.shapes for shape in shapes.values())
 
 
+class Casts(NamedTuple):
+    """What is cast in a forward pass.
+
+    Attributes:
+        compute: The dtype in which layers compute; None where all is float32.
+        weights: (owner, name, dtype) of the weights that read in another dtype than they have.
+        output: Dtype of what `predict` returns where it is a float.
+    """
+
+    compute: str | None = None
+    weights: Sequence[tuple[Any, str, str]] = ()
+    output: str = "float32"
+
+
 class Objective:
     """unifit.contract.objective.Objective for a compiled model.
 
@@ -63,9 +81,15 @@ class Objective:
     """
 
     def __init__(
-        self, terms: list[Term], layout: Layout, compute_loss: Any = None, regularized: list[Any] | None = None
+        self,
+        terms: list[Term],
+        layout: Layout,
+        compute_loss: Any = None,
+        regularized: list[Any] | None = None,
+        casts: Casts = Casts(),  # noqa: B008
     ):
         """`regularized` holds (owner, name, record) of the weights that have a penalty."""
+        self.casts = casts
         self.terms, self.layout, self.compute_loss = terms, layout, compute_loss
         self.regularized = regularized or []
         self._own_terms = [
@@ -121,16 +145,20 @@ class Objective:
         return self._flat(sums)
 
     def predict(self, model: Any, batch: MicroBatch, scope: Scope) -> Any:
-        with call_context(batch, scope, training=False).open():
-            return model(batch.x)
+        call = call_context(batch, scope, False, self.casts.compute)
+        with call.open():
+            outputs = self._outputs(model, batch.x, call)
+            if self.casts.output == "float32":
+                return outputs
+            return tree.map(lambda leaf: ops.cast(leaf, self.casts.output) if is_float(leaf) else leaf, outputs)
 
     # One forward pass
 
     def forward(self, model: Any, batch: MicroBatch, scope: Scope, training: bool) -> Forward:
         """Runs the model and reduces its losses and metrics over a micro-batch."""
-        call = call_context(batch, scope, training)
+        call = call_context(batch, scope, training, self.casts.compute)
         with call.open():
-            predictions = model(batch.x)
+            predictions = self._outputs(model, batch.x, call)
             ignored = [term.loss.mask(term.output.of(batch.y, "labels")) for term in self.terms]
             if self.compute_loss is None:
                 terms = [self._term(i, batch, predictions, ignored[i], call) for i in range(len(ignored))]
@@ -150,6 +178,26 @@ class Objective:
                 for i, bound in enumerate(self.layout.metrics)
             ]
         return Forward(terms, added, metric_sums)
+
+    def _outputs(self, model: Any, x: Any, call: CallContext) -> Any:
+        """The model's outputs, floats as float32, with their masks."""
+        if self.casts.compute is None:
+            return model(x)
+        if call.abstract:  # weights are lent in the right dtype there
+            outputs = model(x)
+        else:
+            with backend.module.reading_as(self.casts.weights):
+                outputs = model(x)
+
+        def as_float32(leaf: Any) -> Any:
+            if not is_float(leaf) or ops.dtype(leaf) == "float32":
+                return leaf
+            given, mask = ops.cast(leaf, "float32"), call.mask_of(leaf)
+            if mask is not None:
+                call.set_mask(given, mask)
+            return given
+
+        return tree.map(as_float32, outputs)
 
     def _sums(self, model: Any, batch: MicroBatch, scope: Scope, training: bool) -> tuple[list[Any], int]:
         """The vector's entries, not yet flat, and the number of loss elements with padding."""
@@ -242,7 +290,12 @@ class Forward(NamedTuple):
     metric_sums: list[dict[str, Any]]
 
 
-def call_context(batch: MicroBatch, scope: Scope, training: bool) -> CallContext:
+def is_float(leaf: Any) -> bool:
+    """Whether an array holds floats."""
+    return ops.dtype(leaf) in FLOATS
+
+
+def call_context(batch: MicroBatch, scope: Scope, training: bool, compute: str | None = None) -> CallContext:
     """The context of a forward pass under an engine."""
     outer = context()
     return CallContext(
@@ -250,6 +303,7 @@ def call_context(batch: MicroBatch, scope: Scope, training: bool) -> CallContext
         stream=scope.stream,
         valid=batch.valid,
         abstract=outer is not None and outer.abstract,
+        compute=compute,
         sum_over_devices=scope.sum_over_devices,
     )
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import unifit.precision as precisions
 from unifit.abstract import infer, spec_of
 from unifit.backend import backend
 from unifit.contract import tree
 from unifit.contract.objective import Scope
+from unifit.contract.precision import FLOATS, Precision
 from unifit.contract.values import ArraySpec, MicroBatch, Plan
 from unifit.errors import ArgumentError, ShapeError, UnifitError
 from unifit.input_specs import fits, symbols_of_shapes
 from unifit.losses import snake_name
+from unifit.precision import casts_of
 from unifit.seed import get_seed
 from unifit.symbol import map_specs
-from unifit.training.objective import Layout, Objective, row_shapes
+from unifit.training.objective import Casts, Layout, Objective, row_shapes
 from unifit.training.outputs import (
     check_label_values,
     check_labels,
@@ -40,14 +43,14 @@ def specs_in(specs: Any) -> list[ArraySpec]:
     return found
 
 
-def build_model(model: Any, x: Any) -> Any:
-    """Builds the model abstractly on the specs of its inputs; returns the specs of its predictions.
+def build_model(model: Any, x: Any, compute: str | None = None) -> Any:
+    """Builds the model abstractly on the specs of its inputs; returns the specs of its predictions in `compute`.
 
     Raises:
         ShapeError: When that fails, and the inputs are not of the shape that the model is built for.
     """
     try:
-        return infer(model, lambda given: model(given), x)
+        return infer(model, lambda given: model(given), x, compute=compute)
     except Exception as error:
         if isinstance(error, UnifitError) or not model.built or fits(model.arguments(), symbols_of_shapes(x)):
             raise
@@ -72,9 +75,11 @@ def make_objective(
     Raises:
         ShapeError, ArgumentError: When labels, weights or predictions do not fit the losses and metrics.
     """
-    predictions = build_model(model, batch.x)
+    precision = compiled_precision(model)
+    compute = compute_of(model, precision)
+    predictions = float32_of(build_model(model, batch.x, compute))
     if spec is None:
-        return Objective([], Layout((), (), ()))
+        return Objective([], Layout((), (), ()), casts=Casts(compute, casts_of(model, compute), precision.output))
     outputs = outputs_of(predictions, model.output_names)
     overridden = model.compute_loss_override()
     terms = resolve_terms(spec.loss, spec.loss_weights, outputs, batch.y, predictions)
@@ -97,14 +102,33 @@ def make_objective(
         layout = Layout(("loss",), (1.0,), (False,))
     bound = resolve_metrics(spec.metrics, False, outputs, batch.y, predictions)
     bound += resolve_metrics(spec.weighted_metrics, True, outputs, batch.y, predictions)
-    return with_metrics(model, Objective(terms, layout, overridden), with_unique_names(bound), batch, pieces)
+    objective = Objective(terms, layout, overridden, casts=Casts(compute, casts_of(model, compute), precision.output))
+    return with_metrics(model, objective, with_unique_names(bound), batch, pieces)
+
+
+def compiled_precision(model: Any) -> Precision:
+    """The policy that the model was compiled with; else the process' default."""
+    return precisions.get(None) if model.training_spec is None else model.training_spec.precision
+
+
+def compute_of(model: Any, precision: Precision) -> str | None:
+    """The dtype in which layers compute; None where all of them do in float32, and nothing has to be cast."""
+    own = any(getattr(layer, "compute_dtype", None) for _, layer in layers_of(model))
+    return precision.compute if own or precision.compute != "float32" else None
+
+
+def float32_of(specs: Any) -> Any:
+    """Specs of predictions as losses and metrics get them."""
+    return map_specs(lambda spec: spec._replace(dtype="float32") if spec.dtype in FLOATS else spec, specs)
 
 
 def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: MicroBatch, pieces: int) -> Objective:
     """The objective with its metrics' shapes, found by running it abstractly; refuses what does not fit by the way."""
     layout = objective.layout
     regularized = [(owner, name, record) for _, owner, name, record in records_of(model) if record.regularizer]
-    trial = Objective(objective.terms, replace(layout, metrics=tuple(bound)), objective.compute_loss, regularized)
+    trial = Objective(
+        objective.terms, replace(layout, metrics=tuple(bound)), objective.compute_loss, regularized, objective.casts
+    )
     bare: list[bool] = []
     sources: list[int] = []
     found: list[Any] = []
@@ -120,7 +144,16 @@ def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: Micr
         rows.append(row_shapes(x, y))
         return done.metric_sums, [term.total for term in done.terms]
 
-    sums, totals = infer(model, forward, batch.x, batch.y, batch.sample_weight, batch.valid, training=True)
+    sums, totals = infer(
+        model,
+        forward,
+        batch.x,
+        batch.y,
+        batch.sample_weight,
+        batch.valid,
+        training=True,
+        compute=objective.casts.compute,
+    )
     if not any(sources):
         raise ArgumentError(
             "The model has nothing to minimise: compile got loss=None, no layer calls add_loss, and compute_loss is "
@@ -140,7 +173,7 @@ def with_metrics(model: Any, objective: Objective, bound: list[Any], batch: Micr
                 )
     shapes = tuple({name: spec.shape for name, spec in one.items()} for one in sums)
     layout = replace(layout, metrics=tuple(bound), shapes=shapes)
-    ready = Objective(objective.terms, layout, objective.compute_loss, regularized)
+    ready = Objective(objective.terms, layout, objective.compute_loss, regularized, objective.casts)
     ready.whole_rows = any(bare)
     ready.sees_padding = any(term.summed for term in found)
     ready.learn(rows[-1], found)
@@ -165,6 +198,12 @@ def make_engine(
         accumulation=accumulation,
         clip_norm=spec.clip_norm,
         clip_value=spec.clip_value,
+        clip_parameter_norm=spec.clip_parameter_norm,
+        skip_nonfinite=spec.skips,
+        loss_scale=spec.precision.scaling,
+        ema=spec.ema,
+        reduction_dtype=spec.reduction_dtype,
+        matmul_precision=spec.matmul_precision,
         seed=get_seed(),
     )
     return backend.engine.Engine(model, plan, devices)

@@ -8,7 +8,9 @@ from typing import Any
 import unifit.losses as losses
 import unifit.metrics as metrics
 import unifit.optimizers as optimizers
+import unifit.precision as precisions
 from unifit.contract import tree
+from unifit.contract.precision import EMA, Precision
 from unifit.errors import ArgumentError, UnsupportedError
 from unifit.training.outputs import is_family
 
@@ -26,6 +28,17 @@ class TrainingSpec:
     microbatch_size: Any
     clip_norm: float | None
     clip_value: float | None
+    clip_parameter_norm: float | None
+    precision: Precision
+    skip_nonfinite: bool
+    ema: EMA | None
+    reduction_dtype: str
+    matmul_precision: str | None
+
+    @property
+    def skips(self) -> bool:
+        """Whether updates with gradients that are not finite are skipped."""
+        return self.skip_nonfinite or self.precision.loss_scale is not None
 
 
 def make_spec(
@@ -39,13 +52,18 @@ def make_spec(
     microbatch_size: Any,
     clip_norm: float | None,
     clip_value: float | None,
+    clip_parameter_norm: float | None,
     precision: Any,
+    skip_nonfinite: bool,
+    ema: Any,
+    reduction_dtype: str,
+    matmul_precision: str | None,
 ) -> TrainingSpec:
     """Checks compile's arguments.
 
     Raises:
         ArgumentError, UnknownNameError: For a value out of range or an unknown name.
-        UnsupportedError: For a precision other than float32.
+        UnsupportedError: For 8-bit floats, and for variables in bfloat16.
     """
     steps = gradient_accumulation_steps
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
@@ -55,11 +73,26 @@ def make_spec(
         raise ArgumentError(
             f"microbatch_size is {size!r}; it needs a whole number of at least 1 (rows a device), 'auto', or None."
         )
-    for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+    limits = {"clip_norm": clip_norm, "clip_value": clip_value, "clip_parameter_norm": clip_parameter_norm}
+    for name, limit in limits.items():
         if limit is not None and not limit > 0:
             raise ArgumentError(f"{name} is {limit!r}; it needs a number above 0, or None.")
-    if precision not in (None, "float32"):
-        raise UnsupportedError(f"precision={precision!r} is not there yet: this release trains in 'float32'.")
+    policy = precisions.get(precision)
+    if policy.variables != "float32":
+        raise UnsupportedError(
+            f"precision={precision!r}: variables in {policy.variables} are not there yet. 'mixed_bfloat16' computes in "
+            "bfloat16 and keeps float32 variables."
+        )
+    if ema is not None and not isinstance(ema, EMA):
+        raise ArgumentError(f"ema is {ema!r}; it needs a uf.EMA(decay, warmup=...), or None.")
+    choices = {
+        "reduction_dtype": (reduction_dtype, ("float32", "bfloat16")),
+        "matmul_precision": (matmul_precision, (None, "highest", "high", "default")),
+        "skip_nonfinite": (skip_nonfinite, (False, True)),
+    }
+    for name, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise ArgumentError(f"{name} is {value!r}; it needs one of {', '.join(map(repr, allowed))}.")
     return TrainingSpec(
         optimizers.get(optimizer),
         _named(loss, _loss),
@@ -70,6 +103,12 @@ def make_spec(
         size,
         clip_norm,
         clip_value,
+        clip_parameter_norm,
+        policy,
+        skip_nonfinite,
+        ema,
+        reduction_dtype,
+        matmul_precision,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from unifit.backend import backend
 from unifit.callbacks.history import SKIPPED_UPDATES
 from unifit.contract.tree import leaves
 from unifit.contract.values import MicroBatch, Placement
-from unifit.errors import OutOfMemoryError
+from unifit.errors import ArgumentError, NonFiniteError, OutOfMemoryError
 from unifit.optimizers import Optimizer
 from unifit.symbol import map_specs
 from unifit.training.logs import figures
@@ -24,6 +25,12 @@ RATES_AHEAD = 1024
 
 EXACT_ELEMENTS = 2**20
 """Loss elements that are summed in float32 on the device before they are folded into float64 totals on the host."""
+
+CHECK_EVERY = 50
+"""Steps between two looks at how many updates in a row were skipped."""
+
+PATIENCE = 50
+"""So many skipped updates in a row end training with an error."""
 
 NO_RECIPE = "a trainer without a spec only evaluates and predicts"
 
@@ -131,6 +138,20 @@ class Trainer:
         if sums is not None and sums.engine is old:
             sums.move(self.engine)
 
+    def weights(self, which: str) -> AbstractContextManager[Any]:
+        """Inside it the model has its "own" weights, or those that are averaged: "ema".
+
+        Raises:
+            ArgumentError: For another name, or where no average is kept.
+        """
+        if which == "own":
+            return nullcontext()
+        if which != "ema":
+            raise ArgumentError(f"weights is {which!r}; it needs 'own' or 'ema'.")
+        if self.spec is None or self.spec.ema is None:
+            raise ArgumentError("weights='ema' needs a model that is compiled with ema=uf.EMA(...) and was trained so.")
+        return self.engine.averaged()
+
     # Steps
 
     def sums(self, evaluation: bool, batch: MicroBatch) -> Sums:
@@ -145,6 +166,19 @@ class Trainer:
         self._rates_left -= 1
         sums.advanced(self.engine.train(sums.totals, placed))
         self.step += 1
+        if self.spec.skips and self.step % CHECK_EVERY == 0:
+            self._check_skips()
+
+    def _check_skips(self) -> None:
+        """Ends training that gets nowhere. A host read."""
+        state = self.engine.scaling()
+        if state.in_a_row >= PATIENCE:
+            raise NonFiniteError(
+                f"The last {state.in_a_row} updates were skipped, because gradients were not finite; the loss scale is "
+                f"{state.scale:g}. Parameters with such gradients: {_first(self.engine.nonfinite())}. Try "
+                "'mixed_bfloat16' (or float32), a smaller learning rate, clipping, or look for NaN in the data and "
+                "for log or division of 0 in the loss."
+            )
 
     def _fill_rates(self, optimizer: Optimizer) -> None:
         if isinstance(optimizer.learning_rate, float):
@@ -178,6 +212,10 @@ class Trainer:
         optimizer = self.spec.optimizer
         if not isinstance(optimizer.learning_rate, float):  # a schedule: the rate of the last update applied
             logs["learning_rate"] = float(optimizer.rates(max(self.engine.iterations() - 1, 0), 1)[0])
+        if self.spec.skips:
+            state = self.engine.scaling()
+            if self.spec.precision.scaling is not None:
+                logs["loss_scale"] = state.scale
         if own["updates"] < sums.steps:
             logs[SKIPPED_UPDATES] = sums.steps - float(own["updates"])
         return logs, int(own["empty"])
@@ -208,6 +246,11 @@ def named_out_of_memory(error: BaseException, rows: int, microbatch_size: int) -
         f"compile(..., microbatch_size={smaller}), or 'auto': the numbers stay the same. The framework said: "
         f"{str(error)[:300]}"
     )
+
+
+def _first(names: list[str], most: int = 5) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + rest
 
 
 def _without_rows(specs: MicroBatch) -> Any:
