@@ -10,6 +10,7 @@ from sklearn.datasets import load_digits
 import unifit as uf
 
 DEVICES, EPOCHS, BATCH = int(os.environ.get("DEVICES", 2)), int(os.environ.get("EPOCHS", 12)), 64
+PRECISION = os.environ.get("PRECISION", "float32")
 
 x, y = load_digits(return_X_y=True)
 x = (x.reshape(-1, 8, 8, 1) / 16.0).astype("float32")
@@ -32,6 +33,7 @@ model.compile(
     optimizer=uf.optimizers.AdamW(uf.schedules.CosineDecay(3e-3, steps, warmup_steps=steps // 10), weight_decay=0.01),
     loss=uf.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
+    precision=PRECISION,
 )
 start = time.perf_counter()
 history = model.fit(

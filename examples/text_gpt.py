@@ -9,6 +9,7 @@ import numpy as np
 import unifit as uf
 
 DEVICES, EPOCHS, CONTEXT = int(os.environ.get("DEVICES", 2)), int(os.environ.get("EPOCHS", 4)), 64
+PRECISION = os.environ.get("PRECISION", "float32")
 PAD = 0
 
 text = "".join((Path(os.__file__).parent / f"{name}.py").read_text() for name in ("bisect", "heapq", "textwrap"))
@@ -65,6 +66,7 @@ model.compile(
     loss=uf.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=PAD),
     metrics=["accuracy"],
     clip_norm=1.0,
+    precision=PRECISION,
 )
 history = model.fit(tokens, targets, batch_size=16, epochs=EPOCHS, distribution=uf.DataParallel(devices=DEVICES))
 loss, accuracy = model.evaluate(tokens[-8:], targets[-8:], verbose=0)

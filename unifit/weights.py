@@ -24,6 +24,7 @@ class Weight:
         trainable: False for a buffer, such as moving statistics.
         regularizer: Scalar function of the variable that is added to the loss, or None.
         autocast: Whether a trainable float weight reads in the layer's compute dtype; else always in its own.
+        lives_in: The dtype of the variable where it is another one than `dtype`; None for `dtype`.
         value: Host value that replaces the initializer's, for instance one that was loaded.
     """
 
@@ -33,6 +34,7 @@ class Weight:
     trainable: bool = True
     regularizer: Callable[[Any], Any] | None = None
     autocast: bool = True
+    lives_in: str | None = None
     value: np.ndarray | None = None
 
     def read_dtype(self, compute: str | None) -> str:
@@ -86,6 +88,15 @@ def make_weights(root: Any, seed: int) -> None:
             del owner.__dict__[name]
             owner.add_parameter(name, record.initial_value(path, seed), record.trainable)
             record.value = None
+
+
+def make_variables_live_in(root: Any, variables: str) -> None:
+    """Makes the variables that read in the compute dtype anew, with their values, where they live in another dtype."""
+    for _, owner, name, record in records_of(root):
+        wanted = record.read_dtype(variables)
+        if (record.lives_in or record.dtype) != wanted:
+            owner.add_parameter(name, owner.read_parameter(name), record.trainable, wanted)
+            record.lives_in = wanted
 
 
 _trainable_changes = 0

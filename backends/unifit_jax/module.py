@@ -76,15 +76,16 @@ class Module:
                 seen.add(id(child))
                 yield name, child
 
-    def add_parameter(self, name: str, value: np.ndarray, trainable: bool) -> None:
-        self._handles[name] = (Store([jnp.asarray(value)]), 0)
+    def add_parameter(self, name: str, value: np.ndarray, trainable: bool, dtype: str | None = None) -> None:
+        self._handles[name] = (Store([jnp.asarray(value, dtype)]), 0)
 
     def parameter_names(self) -> list[str]:
         return list(self._handles)
 
     def read_parameter(self, name: str) -> np.ndarray:
         store, index = self._handles[name]
-        return np.array(store.read(index))
+        value = store.read(index)
+        return np.array(value, np.float32 if value.dtype == jnp.bfloat16 else value.dtype)
 
     def write_parameter(self, name: str, value: np.ndarray) -> None:
         store, index = self._handles[name]

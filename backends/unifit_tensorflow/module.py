@@ -49,8 +49,9 @@ class Module(tf.Module):
                 seen.add(id(child))
                 yield name, child
 
-    def add_parameter(self, name: str, value: np.ndarray, trainable: bool) -> None:
-        self.set_variable(name, tf.Variable(value, trainable=trainable, name=name))
+    def add_parameter(self, name: str, value: np.ndarray, trainable: bool, dtype: str | None = None) -> None:
+        given = value if dtype is None else tf.cast(value, dtype)
+        self.set_variable(name, tf.Variable(given, trainable=trainable, name=name))
 
     def set_variable(self, name: str, variable: tf.Variable) -> None:
         """Makes `variable` the one behind attribute `name`."""
@@ -61,7 +62,8 @@ class Module(tf.Module):
         return list(self._parameters)
 
     def read_parameter(self, name: str) -> np.ndarray:
-        return np.array(self._parameters[name].numpy())
+        value = np.array(self._parameters[name].numpy())
+        return value.astype(np.float32) if self._parameters[name].dtype == tf.bfloat16 else value
 
     def write_parameter(self, name: str, value: np.ndarray) -> None:
         variable = self._parameters[name]

@@ -35,13 +35,16 @@ class Module(nn.Module):
         self.__dict__.pop(name, None)
         self._modules[name] = module
 
-    def add_parameter(self, name: str, value: np.ndarray, trainable: bool) -> None:
+    def add_parameter(self, name: str, value: np.ndarray, trainable: bool, dtype: str | None = None) -> None:
         self._parameters.pop(name, None)
         self._buffers.pop(name, None)
+        tensor = from_host(value).clone()
+        if dtype is not None:
+            tensor = tensor.to(getattr(torch, dtype))
         if trainable:
-            self.register_parameter(name, nn.Parameter(from_host(value).clone()))
+            self.register_parameter(name, nn.Parameter(tensor))
         else:
-            self.register_buffer(name, from_host(value).clone())
+            self.register_buffer(name, tensor)
         if name not in self._variable_names:
             self._variable_names.append(name)
 

@@ -236,3 +236,27 @@ def test_s_ga_06_small_contributions_are_kept(precision):
     """512 micro-batches of gradient 1: a half sum would stop at 256 or 2048."""
     model, _ = trained([[1.0]] * 512, [0.0], uf.optimizers.SGD(1.0), precision, gradient_accumulation_steps=512)
     assert model.get_weights()[0][0] == pytest.approx(-1.0, rel=FLOAT32)
+
+
+@pytest.mark.filterwarnings("ignore:precision='bfloat16' keeps the variables")
+def test_pure_bfloat16_does_not_lose_small_updates(tmp_path):
+    """1000 updates of 1e-4 from 1, whose neighbours in bfloat16 are 0.996 and 1.008: rounding would lose each."""
+    x = np.ones((1000, 1), np.float32)
+    model = uf.Sequential([uf.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+    model.compile(uf.optimizers.SGD(1e-4), prediction, precision="bfloat16")
+    model.fit(x, x, batch_size=1, verbose=0)
+    w = model.get_weights()[0]
+    assert w.dtype == np.float32
+    assert w[0, 0] == pytest.approx(0.9, abs=0.03)
+    path = str(tmp_path / "model.unifit")
+    model.save(path, include_optimizer=False)
+    np.testing.assert_array_equal(uf.load_model(path).get_weights()[0], w)
+    # Compiled for float32 again, it goes on from there.
+    model.compile(uf.optimizers.SGD(1e-4), prediction)
+    model.fit(x[:1], x[:1], verbose=0)
+    assert model.get_weights()[0][0, 0] == pytest.approx(w[0, 0] - 1e-4, abs=1e-6)
+
+
+def test_pure_bfloat16_warns():
+    with pytest.warns(UserWarning, match="mixed_bfloat16"):
+        uf.Sequential([uf.layers.Dense(1)]).compile("sgd", "mse", precision="bfloat16")

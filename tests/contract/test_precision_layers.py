@@ -68,7 +68,8 @@ def test_layer_computes_in_the_policys_dtype_and_is_close_to_float32(case):
     with_random_weights(layer)
     expected = numpy_tree(case.call_with(layer, arrays, tensor))
     before = layer.get_weights()
-    chosen = list(HALVES) if case in ONE_EACH else [list(HALVES)[ALL.index(case) % 2]]
+    both = case in ONE_EACH and uf.backend() != "jax"  # which compiles each op for each dtype: half of them have to do
+    chosen = list(HALVES) if both else [list(HALVES)[ALL.index(case) % 2]]
     for compute in chosen:
         tolerance = HALVES[compute]
         found = leaves(run(layer, lambda: case.call_with(layer, arrays, tensor), compute))

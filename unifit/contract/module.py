@@ -36,13 +36,14 @@ class Module(Protocol):
         """(name, child) in the order of insertion; a child under two names appears once."""
         raise TypeError(BORDER)
 
-    def add_parameter(self, name: str, value: np.ndarray, trainable: bool) -> None:
+    def add_parameter(self, name: str, value: np.ndarray, trainable: bool, dtype: str | None = None) -> None:
         """Makes the variable behind attribute `name` from a host value; an existing one is replaced.
 
         Args:
             name: Attribute name.
-            value: Host array; its dtype becomes the variable's. Copied.
+            value: Host array. Copied.
             trainable: Whether it can have a gradient; False makes a buffer.
+            dtype: The variable's dtype; None for that of `value`.
         """
         raise TypeError(BORDER)
 
@@ -51,11 +52,11 @@ class Module(Protocol):
         raise TypeError(BORDER)
 
     def read_parameter(self, name: str) -> np.ndarray:
-        """The variable's value as a host copy."""
+        """The variable's value as a host copy; bfloat16 as float32."""
         raise TypeError(BORDER)
 
     def write_parameter(self, name: str, value: np.ndarray) -> None:
-        """Replaces the variable's value from the host, in place: the same shape and dtype, wherever it lives."""
+        """Replaces the variable's value from the host, in place: the same shape, cast to the variable's dtype."""
         raise TypeError(BORDER)
 
     def assign(self, name: str, value: Any) -> None:

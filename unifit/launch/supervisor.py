@@ -202,7 +202,7 @@ def _likely_consequence(failure: Ended) -> bool:
 
 
 def _order(failure: Ended) -> int:
-    """Causes first, in the order of their ends. An exception, status 1, is oftener the consequence of another's failure."""
+    """Causes first, in the order of their ends. Status 1, an exception, is oftener another failure's consequence."""
     return 2 if _likely_consequence(failure) else int(failure.status == 1)
 
 

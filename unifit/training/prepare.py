@@ -28,7 +28,7 @@ from unifit.training.outputs import (
     with_unique_names,
 )
 from unifit.training.spec import TrainingSpec
-from unifit.weights import layers_of, make_weights, records_of, trainable_paths
+from unifit.weights import layers_of, make_variables_live_in, make_weights, records_of, trainable_paths
 
 
 def specs_of(batch: MicroBatch) -> MicroBatch:
@@ -186,6 +186,7 @@ def make_engine(
     """Makes the model's variables under the distribution and hands it to an engine of `accumulation` micro-batches."""
     with devices.scope():
         make_weights(model, get_seed())
+        make_variables_live_in(model, compiled_precision(model).variables)
     if spec is None:
         return backend.engine.Engine(model, Plan(objective, seed=get_seed()), devices)
     trainable = trainable_paths(model)

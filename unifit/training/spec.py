@@ -11,7 +11,7 @@ import unifit.optimizers as optimizers
 import unifit.precision as precisions
 from unifit.contract import tree
 from unifit.contract.precision import EMA, Precision
-from unifit.errors import ArgumentError, UnsupportedError
+from unifit.errors import ArgumentError
 from unifit.training.outputs import is_family
 
 
@@ -63,7 +63,7 @@ def make_spec(
 
     Raises:
         ArgumentError, UnknownNameError: For a value out of range or an unknown name.
-        UnsupportedError: For 8-bit floats, and for variables in bfloat16.
+        UnsupportedError: For 8-bit floats.
     """
     steps = gradient_accumulation_steps
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
@@ -78,11 +78,6 @@ def make_spec(
         if limit is not None and not limit > 0:
             raise ArgumentError(f"{name} is {limit!r}; it needs a number above 0, or None.")
     policy = precisions.get(precision)
-    if policy.variables != "float32":
-        raise UnsupportedError(
-            f"precision={precision!r}: variables in {policy.variables} are not there yet. 'mixed_bfloat16' computes in "
-            "bfloat16 and keeps float32 variables."
-        )
     if ema is not None and not isinstance(ema, EMA):
         raise ArgumentError(f"ema is {ema!r}; it needs a uf.EMA(decay, warmup=...), or None.")
     choices = {

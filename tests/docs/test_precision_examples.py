@@ -1,0 +1,63 @@
+"""The example scripts reach float32's figures under the half policies, and the precision benchmark prints its table."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HALVES = ("mixed_bfloat16", "mixed_float16")
+RUN_LIMIT_S = 110
+
+
+def run_script(path, folder, *arguments, **environment):
+    """Runs a script in `folder`, on the active backend; returns its output."""
+    done = subprocess.run(
+        [sys.executable, path, *arguments],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_LIMIT_S,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def example(name, folder, precision, **environment):
+    """The last line of an example under a policy, on two devices."""
+    output = run_script(ROOT / "examples" / name, folder, PRECISION=precision, DEVICES="2", **environment)
+    row = json.loads(output.splitlines()[-1])
+    print(name, row["backend"], precision, row)
+    return row
+
+
+def digits(folder, precision):
+    return example("digits.py", folder, precision, EPOCHS="8")["val_accuracy"]
+
+
+def text_loss(folder, precision):
+    return example("text_gpt.py", folder, precision, EPOCHS="2")["losses"][-1]
+
+
+@pytest.fixture(scope="module")
+def digits_in_float32(tmp_path_factory):
+    return digits(tmp_path_factory.mktemp("digits"), "float32")
+
+
+@pytest.fixture(scope="module")
+def text_loss_in_float32(tmp_path_factory):
+    return text_loss(tmp_path_factory.mktemp("text"), "float32")
+
+
+@pytest.mark.parametrize("precision", HALVES)
+def test_digits_are_as_accurate_as_in_float32(precision, tmp_path, digits_in_float32):
+    assert abs(digits(tmp_path, precision) - digits_in_float32) <= 0.005
+
+
+@pytest.mark.parametrize("precision", HALVES)
+def test_text_is_learned_as_well_as_in_float32(precision, tmp_path, text_loss_in_float32):
+    assert text_loss(tmp_path, precision) == pytest.approx(text_loss_in_float32, rel=0.02)
