@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 START_LIMIT_S = 60.0
-CALL_LIMIT_S = 40.0
+CALL_LIMIT_S = 60.0
 DUMP_S = 5.0
 LOG_CHARACTERS = 6000
 ANSWER = "\x01unifit-worker "
