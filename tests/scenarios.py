@@ -501,3 +501,25 @@ def overflow_on_the_last_device(devices):
         | {f"after {name}": value for name, value in state().items()}
         | {"scale before": scale, "scale": after.scale, "skipped": after.skipped}
     )
+
+
+def scaled_updates(devices, rows, scale, rate=1.0, ramp=False, clip_norm=None, factor=1.0, growth_interval=2000):
+    """Cases S-MP: updates of Vector in float16 whose gradient is a row times `factor`, the same on each device."""
+    x = np.repeat(np.array(rows, np.float32), devices, axis=0)
+    model = uf.Sequential([Vector()])
+    rate = uf.schedules.PiecewiseConstantDecay([0], [0.1, 0.2]) if ramp else rate
+    model.compile(
+        uf.optimizers.SGD(rate), lambda y, p: uf.ops.sum(p, axis=-1) * factor, clip_norm=clip_norm, ema=uf.EMA(0.5),
+        precision=uf.Precision("float16", loss_scale=uf.LossScale(scale, growth_interval=growth_interval)),
+    )  # fmt: skip
+    history = model.fit(
+        x, x, batch_size=devices, shuffle=False, verbose=0, distribution=uf.DataParallel(devices=devices)
+    )
+    slots = model.trainer.slots()
+    return {
+        "w": model.get_weights()[0],
+        "iterations": slots["iterations"],
+        "averages": slots["ema.updates"],
+        "grad_norm": history.history.get("grad_norm", [0.0])[0],
+        **{name: slots[f"loss_scale.{name}"] for name in ("scale", "good", "skipped")},
+    }

@@ -260,3 +260,28 @@ def test_pure_bfloat16_does_not_lose_small_updates(tmp_path):
 def test_pure_bfloat16_warns():
     with pytest.warns(UserWarning, match="mixed_bfloat16"):
         uf.Sequential([uf.layers.Dense(1)]).compile("sgd", "mse", precision="bfloat16")
+
+
+def test_s_mp_01_on_two_devices(run_on):
+    for rank in run_on(2, "scaled_updates", rows=[[60000, 0], [1, 0]], scale=65536.0, ramp=True):
+        assert (rank["iterations"], rank["averages"], rank["scale"], rank["skipped"]) == (1, 1, 32768.0, 1)
+        np.testing.assert_allclose(rank["w"], [-0.1, 0.0], rtol=HALF)
+
+
+def test_s_mp_02_on_two_devices(run_on):
+    for rank in run_on(2, "scaled_updates", rows=[[3, 0]], scale=1024.0, clip_norm=1.0):
+        np.testing.assert_allclose(rank["w"], [-1.0, 0.0], rtol=HALF)
+        assert rank["grad_norm"] == pytest.approx(3.0, rel=HALF)
+
+
+def test_s_mp_03_growth_on_two_devices(run_on):
+    for rank in run_on(2, "scaled_updates", rows=[[1, 1]] * 4, scale=1024.0, growth_interval=3):
+        assert (rank["scale"], rank["good"]) == (2048.0, 1)
+
+
+def test_s_mp_05_on_two_devices(run_on):
+    """On each device the gradient is 400 * 250 / 2 of a mean over two rows; summed it is 1e5."""
+    for rank in run_on(2, "scaled_updates", rows=[[250, 0]] * 6, scale=4.0, rate=1e-6, factor=400.0):
+        skipped = int(rank["skipped"])
+        assert skipped > 0 and rank["scale"] == 4.0 / 2**skipped and rank["iterations"] == 6 - skipped
+        assert rank["w"][0] == pytest.approx(-0.1 * (6 - skipped), rel=HALF)

@@ -212,10 +212,9 @@ class Trainer:
         optimizer = self.spec.optimizer
         if not isinstance(optimizer.learning_rate, float):  # a schedule: the rate of the last update applied
             logs["learning_rate"] = float(optimizer.rates(max(self.engine.iterations() - 1, 0), 1)[0])
-        if self.spec.skips:
+        if self.spec.precision.scaling is not None:
             state = self.engine.scaling()
-            if self.spec.precision.scaling is not None:
-                logs["loss_scale"] = state.scale
+            logs |= {"loss_scale": state.scale, "good_updates": float(state.good)}
         if own["updates"] < sums.steps:
             logs[SKIPPED_UPDATES] = sums.steps - float(own["updates"])
         return logs, int(own["empty"])
