@@ -190,6 +190,7 @@ except uf.errors.UnsupportedError as error:
     environment = {"UNIFIT_CPU_DEVICES": "2"}
     if backend_name == "torch":
         environment = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}  # never reached
     done = python(code, **environment)
     assert done.returncode == 0, done.stderr
     assert "3" in done.stdout and "2" in done.stdout and backend_name in done.stdout

@@ -326,7 +326,8 @@ class Steps(uf.Model):
 
     def __init__(self):
         super().__init__()
-        self.embedding = layers.Embedding(3000, 8, mask_zero=True)
+        # Rows of size 1: an update turns small ones around, and a norm makes what a half rounds then as large as they.
+        self.embedding = layers.Embedding(3000, 8, uf.initializers.RandomNormal(stddev=1.0), mask_zero=True)
         self.norm, self.attention = layers.LayerNormalization(), layers.MultiHeadAttention(2, 4, rotary=True)
         self.add, self.rms, self.dropout = layers.Add(), layers.RMSNormalization(), layers.Dropout(0.1)
         self.lstm = layers.LSTM(6, return_sequences=True)

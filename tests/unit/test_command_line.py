@@ -323,7 +323,7 @@ def test_busy_port_is_told_at_once(backend, capsys):
         port = server.getsockname()[1]
         options = nodes(port, 2, "--backend", backend, "--devices", "1")[0]
         started = time.monotonic()
-        assert command_line.main(["run", *options, "job.py"]) != 0
+        assert command_line.main(["run", *options, __file__]) != 0
     assert time.monotonic() - started < ENDS_WITHIN_S
     told = capsys.readouterr().err
     assert str(port) in told and "--rendezvous" in told
