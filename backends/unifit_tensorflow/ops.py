@@ -315,7 +315,12 @@ def dot(x1, x2):
     return tf.tensordot(x1, x2, [[-1], [-1 if x2.shape.rank == 1 else -2]])
 
 
-einsum = tf.einsum
+def einsum(subscripts, *operands):
+    if "..." in subscripts and builtins.any(operand.dtype == tf.float16 for operand in operands):
+        # On CPUs TensorFlow 2.21 gives wrong numbers for dots in float16 (oneDNN).
+        wide = [tf.cast(operand, tf.float32) for operand in operands]
+        return tf.cast(tf.einsum(subscripts, *wide), tf.float16)
+    return tf.einsum(subscripts, *operands)
 
 
 def tensordot(x1, x2, axes=2):

@@ -553,3 +553,11 @@ def test_gradients_travel_in_the_dtype_asked_for(two_devices):
     assert one["collectives"] == []
     assert two["collectives"] == [FLOAT32] * 2 + [BFLOAT16] * 2  # one node a device; sums stay float32
     assert two_devices["float16"][1]["collectives"] == [FLOAT32] * 2
+
+
+def test_einsum_with_dots_is_right_in_float16():
+    r = np.random.default_rng(0)
+    x, w = r.normal(size=(3, 8, 9, 4)).astype("float32"), r.normal(size=(4, 5)).astype("float32")
+    got = ops.einsum("...x,xy->...y", ops.cast(x, "float16"), ops.cast(w, "float16"))
+    assert ops.dtype(got) == "float16"
+    np.testing.assert_allclose(ops.convert_to_numpy(got), x @ w, atol=2e-2)
