@@ -91,9 +91,11 @@ def make_weights(root: Any, seed: int) -> None:
 
 
 def make_variables_live_in(root: Any, variables: str) -> None:
-    """Makes the variables that read in the compute dtype anew, with their values, where they live in another dtype."""
+    """Makes the variables of float32 weights that read in the compute dtype anew, with their values, where they live in
+    another dtype than `variables`.
+    """
     for _, owner, name, record in records_of(root):
-        wanted = record.read_dtype(variables)
+        wanted = record.read_dtype(variables) if record.dtype == "float32" else record.dtype
         if (record.lives_in or record.dtype) != wanted:
             owner.add_parameter(name, owner.read_parameter(name), record.trainable, wanted)
             record.lives_in = wanted
