@@ -76,14 +76,18 @@ def _watched(original, kind, reads, value, *args, **kwargs):
     return original(value, *args, **kwargs)
 
 
-@pytest.mark.parametrize("options", [{}, {"clip_norm": 1.0, "gradient_accumulation_steps": 2}])
-def test_no_host_read_per_step(monkeypatch, options):
+HALF = {"clip_norm": 1.0, "precision": "mixed_float16"}
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 1.0, "gradient_accumulation_steps": 2}, HALF])
+def test_s_pf_01_no_host_read_per_step(monkeypatch, options):
     model, x, y = model_and_data(8 * 150 * options.get("gradient_accumulation_steps", 1), **options)
     reads, found = [], []
     patch_reads(monkeypatch, reads)
     between = Between(reads.clear, lambda: found.extend(reads) or found.append("end"))
     model.fit(x, y, batch_size=8, verbose=0, callbacks=[between])
-    assert found == ["end"]
+    # In float16 the number of skipped updates in a row is looked at twice in 100 steps, and is one of a few scalars.
+    assert len(found) - 1 <= (10 if "precision" in options else 0) and found[-1] == "end"
     assert reads, "the epoch's end reads the totals: the patch must see it"
 
 
