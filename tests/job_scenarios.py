@@ -1,7 +1,6 @@
 """Runs in jobs of several processes, where processes differ; each returns named arrays (see scenarios.py)."""
 
 import os
-import random
 
 import numpy as np
 
@@ -246,19 +245,8 @@ def predicted_on_main(devices):
     return {"none": predicted is None, "rows": np.zeros(0) if predicted is None else predicted.ravel()}
 
 
-class Drawn:
-    """Batches by number whose features are random numbers of the global generators."""
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, number):
-        draws = [random.randrange(2**31), np.random.randint(2**31)]
-        return np.array([draws] * 2, np.float64).astype("float32"), np.zeros((2, 1), np.float32)
-
-
 class Augmented:
-    """Rows by number, each with a random number of torch's global generator: a map-style torch data set."""
+    """Rows by number, each with a random number of torch's global generator and its place in a batch of two."""
 
     def __len__(self):
         return 8
@@ -266,7 +254,7 @@ class Augmented:
     def __getitem__(self, row):
         import torch
 
-        return torch.randint(2**24, (1,)).float(), torch.zeros(1)
+        return torch.cat([torch.randint(2**24, (1,)).float(), torch.tensor([float(row % 2)])]), torch.zeros(1)
 
 
 class Watch(uf.Layer):
@@ -291,22 +279,27 @@ class Watch(uf.Layer):
         return x
 
 
-def worker_randomness(devices, epochs=1):
-    """S-DI-06: what a torch data set drew for each row, with two loader workers in each of two processes."""
-    from torch.utils.data import DataLoader, Dataset
+def worker_randomness(devices):
+    """S-DI-06: what a torch data set drew for each row, with two loader workers in each of two processes.
 
-    class Rows(Augmented, Dataset):
-        def __getitem__(self, row):
-            import torch
-
-            value, target = super().__getitem__(row)
-            return torch.cat([value, torch.tensor([float(row % 2)])]), target
+    The workers are spawned: they import unifit anew, with the job's variables in their environment.
+    """
+    from torch.utils.data import DataLoader
 
     model = uf.Sequential([Watch(), uf.layers.Dense(1)])
     model.compile(uf.optimizers.SGD(0.0), "mse")
-    loader = DataLoader(Rows(), batch_size=2, num_workers=2, multiprocessing_context="fork")
-    model.fit(loader, epochs=epochs, verbose=0, distribution=uf.DataParallel(devices=devices))
+    loader = DataLoader(Augmented(), batch_size=2, num_workers=2, multiprocessing_context="spawn")
+    model.fit(loader, verbose=0, distribution=uf.DataParallel(devices=devices))
     return {"seen": model.weights_by_path()["0.seen"]}
+
+
+def scheduled_by_a_function(devices):
+    """A learning rate that has no config: a lambda."""
+    x = np.ones((4, 1), np.float32)
+    model = uf.Sequential([_linear()])
+    model.compile(uf.optimizers.SGD(lambda step: 0.1 * (step + 1)), _prediction)
+    model.fit(x, x, batch_size=2, verbose=0, distribution=uf.DataParallel(devices=devices))
+    return _weights(model)
 
 
 def gradient_collectives(devices, accumulation):

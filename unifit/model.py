@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from unifit.callbacks import Callback, History
@@ -22,7 +24,7 @@ from unifit.peers import Peers, peers_of
 from unifit.training.binding import Binding
 from unifit.training.hooks import Hooks
 from unifit.training.loop import Epochs, run_evaluate, run_fit, run_predict, train_batch
-from unifit.training.run import make_feed, next_run, require_same_run
+from unifit.training.run import make_feed, require_same_run
 from unifit.training.spec import TrainingSpec, make_spec
 from unifit.training.stopping import Stopping
 from unifit.training.trainer import Trainer, named_out_of_memory
@@ -186,13 +188,15 @@ class Model(Network):
                 "process": devices.placement.process,
             }
             hooks = Hooks(CallbackList(observing, self, params), peers)
-            with Stopping(peers, next_run(), trainer.step) as stopping:
+            with Stopping(peers, trainer.step) as stopping:
                 try:
                     run_fit(self, trainer, feed, schedule, hooks, stopping, validation)
                 except Exception as error:
                     cut = feed.slicer.microbatch_size or feed.slicer.share
                     named = named_out_of_memory(error, feed.slicer.share, cut)
-                    raise error if named is None else named from error
+                    if named is None:
+                        raise
+                    raise named from error
         return history
 
     def evaluate(
@@ -213,17 +217,12 @@ class Model(Network):
 
         `weights="ema"` takes the running averages that `compile(ema=...)` keeps.
         """
-        spec = self._compiled("evaluate")
-        observing = run_callbacks(callbacks, verbose)
+        spec, observing = self._compiled("evaluate"), run_callbacks(callbacks, verbose)
         devices = self._binding.devices(distribution)
-        peers = peers_of(devices)
-        with peers.guard():
-            feed = self._evaluation_feed(x, y, sample_weight, batch_size, steps, devices)
-            require_same_run(peers, "evaluate", {}, spec, {"data": feed})
-            trainer = self._binding.trainer_for(spec, devices, feed)
-            hooks = Hooks(CallbackList(observing, self, _run_params(feed, verbose, devices)), peers)
-            with trainer.weights(weights):
-                logs = run_evaluate(trainer, feed, hooks)
+        with self._scoring("evaluate", spec, devices, (x, y, sample_weight, batch_size, steps), weights) as run:
+            trainer, feed = run
+            hooks = Hooks(CallbackList(observing, self, _run_params(feed, verbose, devices)), peers_of(devices))
+            logs = run_evaluate(trainer, feed, hooks)
             hooks.meet("test_end")
         return _scores(logs, return_dict)
 
@@ -246,14 +245,10 @@ class Model(Network):
         """
         observing = run_callbacks(callbacks, verbose)
         devices = self._binding.devices(distribution)
-        peers = peers_of(devices)
-        with peers.guard():
-            feed = self._evaluation_feed(x, None, None, batch_size, steps, devices)
-            require_same_run(peers, "predict", {}, None, {"data": feed})
-            trainer = self._binding.trainer_for(None, devices, feed)
-            hooks = Hooks(CallbackList(observing, self, _run_params(feed, verbose, devices)), peers)
-            with trainer.weights(weights):
-                return run_predict(trainer, feed, hooks, keep=peers.process == 0 or not main_process_only)
+        with self._scoring("predict", None, devices, (x, None, None, batch_size, steps), weights) as run:
+            trainer, feed = run
+            hooks = Hooks(CallbackList(observing, self, _run_params(feed, verbose, devices)), peers_of(devices))
+            return run_predict(trainer, feed, hooks, keep=not main_process_only or devices.placement.process == 0)
 
     def train_on_batch(
         self,
@@ -344,11 +339,20 @@ class Model(Network):
             raise UnifitError(f"model.{method} was called before model.compile(optimizer=..., loss=...).")
         return spec
 
-    def _evaluation_feed(
-        self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None, devices: Any
-    ) -> Feed:
-        source = make_source(x, y, sample_weight, batch_size=batch_size, placement=devices.placement)
-        return make_feed(source, devices, steps)
+    @contextlib.contextmanager
+    def _scoring(
+        self, method: str, spec: TrainingSpec | None, devices: Any, data: tuple[Any, ...], weights: str
+    ) -> Iterator[tuple[Trainer, Feed]]:
+        """The trainer and the feed of an evaluation or a prediction, for (x, y, sample_weight, batch_size, steps)."""
+        x, y, sample_weight, batch_size, steps = data
+        peers = peers_of(devices)
+        with peers.guard():
+            source = make_source(x, y, sample_weight, batch_size=batch_size, placement=devices.placement)
+            feed = make_feed(source, devices, steps)
+            require_same_run(peers, method, {}, spec, {"data": feed})
+            trainer = self._binding.trainer_for(spec, devices, feed)
+            with trainer.weights(weights):
+                yield trainer, feed
 
 
 def _run_params(feed: Feed, verbose: Any, devices: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -49,18 +50,24 @@ class Peers:
     Args:
         placement: This process' place.
         store: What the processes talk through.
+
+    Attributes:
+        era: Counts the outermost calls of fit, evaluate and so on, which all processes make alike: what they agree on
+            in one has nothing to do with what one of them, failing, left open in an earlier one.
     """
 
     def __init__(self, placement: Placement, store: Store | None):
         self.process, self.processes = placement.process, placement.processes
         self._store = store
-        self._rounds: dict[str, int] = {}
+        self._rounds: dict[tuple[int, str], int] = {}
         self._lock = threading.Lock()
         self._watched: list[Callable[[], bool]] = []
         self._awake = threading.Event()
         self._failure: dict[str, Any] | None = None
         self._told: BaseException | None = None
-        self._era = 0
+        self.era = 0
+        self._channels = itertools.count()
+        self._stale: list[str] = []
         self._inside = 0
         self._leaving = False
         if store is not None:
@@ -88,20 +95,27 @@ class Peers:
         Raises:
             PeerError: When another process has failed, unless `despite_failure`, or is gone.
         """
-        if self._store is None:
-            return combine([mine])
+        return combine([mine]) if self._store is None else self._agreed(self.era, what, mine, combine, despite_failure)
+
+    def _agreed(
+        self, era: int, what: str, mine: Any, combine: Callable[[list[Any]], Any], despite_failure: bool = False
+    ) -> Any:
         with self._lock:
-            number = self._rounds[what] = self._rounds.get(what, 0) + 1
-        now, before = f"{what}/{number}", f"{what}/{number - 1}"
+            number = self._rounds[era, what] = self._rounds.get((era, what), 0) + 1
+        now, before = f"{era}/{what}/{number}", f"{era}/{what}/{number - 1}"
         self._put(f"{now}/{self.process}", json.dumps(mine))
         if self.process == 0:
             texts = [self._waited(f"{now}/{process}", process, despite_failure) for process in range(self.processes)]
             answer = _answer(combine, [json.loads(text) for text in texts])
             self._put(f"{now}/all", json.dumps(answer))
-            self._store.delete(f"{before}/all")  # all have read it: they are in the next round
+            self.store.delete(f"{before}/all")  # all have read it: they are in the next round
         else:
             answer = json.loads(self._waited(f"{now}/all", 0, despite_failure))
-        self._store.delete(f"{before}/{self.process}")
+        self.store.delete(f"{before}/{self.process}")
+        with self._lock:
+            stale, self._stale = self._stale, []
+        for key in stale:
+            self.store.delete(key)
         if "raised" in answer:
             kind, message = answer["raised"]
             error: Any = getattr(errors, kind, PeerError)(message)
@@ -109,9 +123,9 @@ class Peers:
             raise error
         return answer["value"]
 
-    def channel(self, name: str) -> Channel:
-        """Agreements under a name of their own, for a thread of its own."""
-        return Channel(self, name)
+    def channel(self) -> Channel:
+        """Agreements of a subject of their own, for a thread of its own; all processes make them in one order."""
+        return Channel(self, self.era, f"channel{next(self._channels)}")
 
     def wait(self, what: str) -> None:
         """Returns when every process has called it."""
@@ -169,7 +183,7 @@ class Peers:
         self._told = error
         text = "".join(traceback.format_exception(error))
         entry = {"process": self.process, "fatal": fatal, "what": described(error), "traceback": text}
-        entry["era"] = FOR_EVER if ends else self._era
+        entry["era"] = FOR_EVER if ends else self.era
         with contextlib.suppress(ConnectionError):
             self._store.put(FAILURE, json.dumps(entry))
 
@@ -179,8 +193,18 @@ class Peers:
 
     def _next_era(self) -> None:
         """Failures of an earlier era are history: all processes raised them, or went on without."""
-        self._era += 1  # first: the watching thread may be about to read an old entry
-        if self._failure is not None and self._failure["era"] < self._era:
+        with self._lock:
+            self.era += 1  # first: the watching thread may be about to read an old entry
+            # Rounds count anew: where one process failed before the others, it has made fewer of them. What is left of
+            # old ones is deleted after the next agreement, when all are in this era; a reading thread of the last run
+            # may be at its last one still.
+            for era, what in [key for key in self._rounds if key[0] < self.era - 1]:
+                number = self._rounds.pop((era, what))
+                self._stale.append(f"{era}/{what}/{number}/{self.process}")
+                if self.process == 0:
+                    self._stale.append(f"{era}/{what}/{number}/all")
+            self._channels = itertools.count()
+        if self._failure is not None and self._failure["era"] < self.era:
             self._failure = None
 
     def check(self) -> None:
@@ -247,8 +271,8 @@ class Peers:
             if left is not None and self.store.get(key, 0) is None:
                 raise PeerError(
                     f"Process {process} of the job has come to the script's end, and process {self.process} waits for "
-                    f"it at '{key.rsplit('/', 2)[0]}'. Do all processes call fit, evaluate, predict and save equally "
-                    "often?"
+                    f"it at '{key.split('/', 1)[1].rsplit('/', 2)[0]}'. Do all processes call fit, evaluate, predict "
+                    "and save equally often?"
                 )
             if now != beat:
                 beat, since = now, time.monotonic()
@@ -274,7 +298,7 @@ class Peers:
         if self._failure is None:
             text = self.store.get(FAILURE, 0)
             entry = None if text is None else json.loads(text)
-            if entry is not None and entry["process"] != self.process and entry["era"] >= self._era:
+            if entry is not None and entry["process"] != self.process and entry["era"] >= self.era:
                 self._failure = entry
 
     def _peer_error(self) -> PeerError:
@@ -310,13 +334,13 @@ class Peers:
 class Channel:
     """Agreements of one subject; see `Peers.agree`."""
 
-    def __init__(self, peers: Peers, name: str):
-        self.peers, self.name = peers, name
+    def __init__(self, peers: Peers, era: int, name: str):
+        self.peers, self.era, self.name = peers, era, name
         self.process, self.processes = peers.process, peers.processes
 
     def agree(self, mine: Any, combine: Callable[[list[Any]], Any]) -> Any:
         """What `combine` makes of all processes' values, on each of them."""
-        return self.peers.agree(self.name, mine, combine)
+        return self.peers._agreed(self.era, self.name, mine, combine)
 
 
 def described(error: BaseException) -> str:

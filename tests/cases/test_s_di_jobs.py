@@ -22,7 +22,6 @@ def test_s_di_02_rows_of_each_process_are_scored_once(run_on):
         np.testing.assert_array_equal(rank["predicted"].ravel(), [1, 2, 3, 11, 4, 5])
 
 
-@pytest.mark.backends("torch", reason="needs torch's DataLoader beside the backend")
 def test_s_di_06_rows_are_drawn_apart_by_loader_workers_of_all_processes(run_on):
     first, again = (run_on(2, "worker_randomness", processes=2)[0]["seen"] for _ in range(2))
     assert len(np.unique(first)) == first.size
@@ -110,6 +109,11 @@ def test_different_calls_are_refused_on_all(run_on):
     for rank in run_on(2, "different_calls", processes=2):
         assert str(rank["kind"]) == "PeerError"
         assert "evaluate" in str(rank["text"]) and "predict" in str(rank["text"])
+
+
+def test_s_ga_03_schedule_of_a_function(run_on):
+    for rank in run_on(2, "scheduled_by_a_function", processes=2):
+        assert rank["weight 0.kernel"][0, 0] == pytest.approx(-0.3, rel=FLOAT32)
 
 
 def test_prediction_on_the_main_process_only(run_on):

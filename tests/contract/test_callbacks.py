@@ -252,3 +252,18 @@ def test_checkpoints_of_a_running_fit_load_again(tmp_path):
     assert first.get_weights()[0].item() == pytest.approx(0.5, rel=FLOAT32)
     first.load_weights(tmp_path / "2-1.safetensors")
     assert first.get_weights()[0].item() == pytest.approx(0.75, rel=FLOAT32)
+
+
+def test_error_of_a_callback_comes_out_of_fit_as_it_is():
+    error = ValueError("stop here")
+
+    class Raises(uf.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            raise error
+
+    x = np.ones((4, 2), np.float32)
+    model = uf.Sequential([uf.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError) as caught:
+        model.fit(x, x[:, :1], verbose=0, callbacks=[Raises()])
+    assert caught.value is error and error.__cause__ is None

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from unifit.backend import backend
 from unifit.contract.distribution import DataParallel, checked_intent
 from unifit.data.feed import Feed
 from unifit.data.windows import padded_batch
-from unifit.launch.environment import current_job
+from unifit.launch.joining import prepare
 from unifit.peers import Peers, peers_of
 from unifit.seed import get_seed
 from unifit.training.microbatch import cut_in_words, is_auto, largest_that_fits
@@ -48,11 +47,11 @@ class Binding:
     def devices(self, distribution: Any) -> Any:
         """The devices of an intent; without one those of the last fit."""
         chosen = self._distribution if distribution is None else checked_intent(distribution)
-        return backend.distribution.prepare(chosen, current_job())
+        return prepare(chosen)
 
     def training_devices(self, distribution: Any) -> Any:
         """The devices of a fit's intent, which evaluate and predict use from then on."""
-        devices = backend.distribution.prepare(checked_intent(distribution), current_job())
+        devices = prepare(checked_intent(distribution))
         self._distribution = distribution
         return devices
 

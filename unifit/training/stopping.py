@@ -19,13 +19,12 @@ class Stopping:
 
     Args:
         peers: The job's processes.
-        name: The run's name, the same on all of them.
         done: Steps done before the run.
     """
 
-    def __init__(self, peers: Peers, name: str, done: int):
+    def __init__(self, peers: Peers, done: int):
         self.peers = peers
-        self._key = f"{name}/stop"
+        self._key = f"{peers.era}/stop"
         self._lock = threading.Lock()
         self._begun = done + 1
         self._wished = False
