@@ -15,11 +15,11 @@ import unifit.regularizers as regularizers
 import unifit.symbol as symbol
 from unifit.abstract import infer, spec_of
 from unifit.backend import backend
+from unifit.compute_dtype import ComputeDtype
 from unifit.config import Configurable
 from unifit.context import CallContext, context
 from unifit.contract import tree
 from unifit.contract.module import RESERVED
-from unifit.contract.precision import FLOATS
 from unifit.errors import ArgumentError, UnifitError
 from unifit.names import snake_case
 from unifit.precision import compute_dtype as own_compute_dtype
@@ -36,7 +36,7 @@ else:
 layers_registry = Registry("layer")
 
 
-class Layer(WeightAccess, Configurable, Module):
+class Layer(WeightAccess, ComputeDtype, Configurable, Module):
     """A function with weights.
 
     Subclass it, make sub-layers in `__init__`, weights in `build`, and write `call` in `uf.ops`.
@@ -69,7 +69,6 @@ class Layer(WeightAccess, Configurable, Module):
     _ready: bool
     _records: dict[str, Weight]
 
-    casts_inputs = True  # float inputs come in the compute dtype under mixed precision
     _takes_training = False
     _takes_mask = False
     _first_parameter = ""
@@ -183,15 +182,6 @@ class Layer(WeightAccess, Configurable, Module):
         return mask if self.supports_masking else None
 
     @property
-    def compute_dtype(self) -> str | None:
-        """The dtype that `dtype=` gave this layer to compute in; None where the model's policy decides."""
-        return self.__dict__["_compute_dtype"]
-
-    def reads_in(self, compute: str | None) -> str | None:
-        """The dtype in which this layer computes where the model computes in `compute`; None: in float32, uncast."""
-        return None if compute is None else self.__dict__["_compute_dtype"] or compute
-
-    @property
     def name(self) -> str:
         """The layer's name."""
         return self.__dict__["_name"]
@@ -222,27 +212,12 @@ class Layer(WeightAccess, Configurable, Module):
         if "training" in kwargs:
             return self._call_in_mode(ambient, args, kwargs)
         if ambient.compute is not None and self.casts_inputs:
-            args, kwargs = self._cast(ambient, args, kwargs)
+            args, kwargs = self.cast_inputs(ambient, args, kwargs)
         if self._takes_training:
             kwargs["training"] = ambient.training
         if not ambient.has_masks and not self.makes_mask:
             return self.call(*args, **kwargs)
         return self._call_masked(ambient, args, kwargs)
-
-    def _cast(self, ambient: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The arguments with their floats in the compute dtype; masks go along."""
-        compute = self.reads_in(ambient.compute)
-
-        def cast(leaf: Any) -> Any:
-            if getattr(leaf, "shape", None) is None or ops.dtype(leaf) not in FLOATS or ops.dtype(leaf) == compute:
-                return leaf
-            given = ops.cast(leaf, str(compute))
-            mask = ambient.mask_of(leaf)
-            if mask is not None:
-                ambient.set_mask(given, mask)
-            return given
-
-        return tree.map(cast, args), tree.map(cast, kwargs)
 
     def _call_in_mode(self, ambient: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An explicit training=True/False holds for this layer and for those that it calls."""

@@ -27,7 +27,7 @@ from unifit.training.loop import Epochs, run_evaluate, run_fit, run_predict, tra
 from unifit.training.run import make_feed, require_same_run
 from unifit.training.spec import TrainingSpec, make_spec
 from unifit.training.stopping import Stopping
-from unifit.training.trainer import Trainer, named_out_of_memory
+from unifit.training.trainer import Trainer, naming_out_of_memory
 
 
 @register_serializable(package="unifit")
@@ -172,7 +172,7 @@ class Model(Network):
             if validation_data is not None:
                 scored = validation_source(validation_data, validation_batch_size, batch_size, devices.placement)
                 validation = make_feed(scored, devices, validation_steps)
-                validation.require(sum(map(schedule.validates, range(initial_epoch, epochs))), "The validation data")
+                validation.require(schedule.validations(), "The validation data")
             arguments = {"epochs": [initial_epoch, epochs], "validation_freq": str(validation_freq)}
             require_same_run(peers, "fit", arguments, spec, {"data": feed, "validation data": validation})
             if validation is not None and validation.source.num_batches is None:
@@ -188,15 +188,8 @@ class Model(Network):
                 "process": devices.placement.process,
             }
             hooks = Hooks(CallbackList(observing, self, params), peers)
-            with Stopping(peers, trainer.step) as stopping:
-                try:
-                    run_fit(self, trainer, feed, schedule, hooks, stopping, validation)
-                except Exception as error:
-                    cut = feed.slicer.microbatch_size or feed.slicer.share
-                    named = named_out_of_memory(error, feed.slicer.share, cut)
-                    if named is None:
-                        raise
-                    raise named from error
+            with Stopping(peers, trainer.step) as stopping, naming_out_of_memory(feed.slicer):
+                run_fit(self, trainer, feed, schedule, hooks, stopping, validation)
         return history
 
     def evaluate(
@@ -279,7 +272,8 @@ class Model(Network):
             )
             feed = make_feed(source, devices)
             trainer = self._binding.trainer_for(spec, devices, feed, trains=True)
-            return _scores(train_batch(trainer, feed), return_dict)
+            with naming_out_of_memory(feed.slicer):
+                return _scores(train_batch(trainer, feed), return_dict)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """`evaluate` on one batch."""

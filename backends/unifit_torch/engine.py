@@ -19,6 +19,7 @@ from unifit.contract.objective import Scope
 from unifit.contract.values import MicroBatch, Plan, Window
 from unifit_torch import optimizers, random
 from unifit_torch.averages import Averages
+from unifit_torch.clipping import clip
 from unifit_torch.distribution import Devices
 from unifit_torch.flat_gradients import FlatGradients
 from unifit_torch.matmul_precision import MatmulPrecision
@@ -121,7 +122,6 @@ class Engine:
         self._own_sums = torch.tensor([1.0, 0.0, 0.0, 0.0], device=device)
         self._empty_sums = torch.tensor([*zeros, 0.0, 1.0, 0.0, 0.0], device=device)
         self._nonfinite_sums = torch.tensor([*zeros, 0.0, 0.0, 0.0, 1.0], device=device)
-        self._clips = any(bound is not None for bound in (plan.clip_norm, plan.clip_parameter_norm, plan.clip_value))
         self._pieces = plan.accumulation * self.placement.devices
         self.set_rates(0, np.zeros(1, np.float32))
         if self._world > 1 and self._flat is None:
@@ -301,10 +301,9 @@ class Engine:
             applied = applied.logical_and(finite)
         own_sums = self._own_sums
         if gradients:
-            if self._clips:
-                own_sums = self._clip(gradients, factor)
-            else:
-                torch._foreach_mul_(gradients, factor)
+            norm = clip(gradients, factor, self.plan)
+            if norm is not None:
+                own_sums = torch.cat([own_sums[:2], norm.reshape(1), own_sums[3:]])
             rate = self._only_rate
             if rate is None:
                 # Picked on the device: skipped updates do not count, and only it knows them.
@@ -321,28 +320,6 @@ class Engine:
             self._averages.advance(applied)
         self._iterations += applied
         return totals.add_(torch.where(applied, torch.cat([sums, own_sums]), skipped_sums))
-
-    def _clip(self, gradients: list[Tensor], factor: Tensor) -> Tensor:
-        """Multiplies the summed gradients by `factor`, which is not negative, and clips them, in place.
-
-        Returns the engine's own sums.
-        """
-        plan, own_sums = self.plan, self._own_sums
-        if plan.clip_norm is not None:
-            # The norm of factor * g; one pass multiplies by both.
-            norm = factor * torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-            factor = factor * torch.clamp(plan.clip_norm / norm, max=1.0)
-            own_sums = torch.cat([own_sums[:2], norm.reshape(1), own_sums[3:]])
-        if plan.clip_parameter_norm is None:
-            torch._foreach_mul_(gradients, factor)
-        else:
-            norms = factor * torch.stack(torch._foreach_norm(gradients))
-            factors = factor * torch.clamp(plan.clip_parameter_norm / norms, max=1.0)
-            torch._foreach_mul_(gradients, factors.unbind())
-        if plan.clip_value is not None:
-            torch._foreach_clamp_min_(gradients, -plan.clip_value)
-            torch._foreach_clamp_max_(gradients, plan.clip_value)
-        return own_sums
 
     # Helpers
 

@@ -113,6 +113,14 @@ def test_running_out_of_memory_names_the_next_smaller_size(size, smaller):
         trained([Hungry(1), *plain_layers()], microbatch_size=size)
 
 
+def test_running_out_of_memory_in_train_on_batch_is_named_too():
+    x, y = data(8)
+    model = uf.Sequential([Hungry(1), *plain_layers()])
+    model.compile("adam", "mse")
+    with pytest.raises(OutOfMemoryError, match="microbatch_size=4"):
+        model.train_on_batch(x, y)
+
+
 @pytest.mark.parametrize("size", [0, -1, 2.5, True, "all"])
 def test_size_that_is_none_is_refused(size):
     with pytest.raises(ArgumentError, match="microbatch_size"):

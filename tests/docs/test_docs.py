@@ -3,35 +3,18 @@
 import doctest
 import importlib
 import json
-import os
 import pkgutil
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import unifit
+from script_runs import run_script
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = {page: re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S) for page in PAGES}
-RUN_LIMIT_S = 110
-
-
-def run_script(path, folder, **environment):
-    """Runs a script in `folder`; returns its output."""
-    done = subprocess.run(
-        [sys.executable, path],
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=RUN_LIMIT_S,
-    )
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if BLOCKS[page]], ids=lambda page: page.name)

@@ -1,31 +1,15 @@
 """The example scripts reach float32's figures under the half policies, and the precision benchmark prints its table."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from script_runs import run_script
+
 ROOT = Path(__file__).parents[2]
 HALVES = ("mixed_bfloat16", "mixed_float16")
-RUN_LIMIT_S = 110
-
-
-def run_script(path, folder, *arguments, **environment):
-    """Runs a script in `folder`, on the active backend; returns its output."""
-    done = subprocess.run(
-        [sys.executable, path, *arguments],
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=RUN_LIMIT_S,
-    )
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
 
 
 def example(name, folder, precision, **environment):

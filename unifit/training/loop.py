@@ -44,6 +44,10 @@ class Epochs:
             return (epoch + 1) % self.validation_freq == 0
         return (epoch + 1) in self.validation_freq
 
+    def validations(self) -> int:
+        """How many validations the epochs make."""
+        return sum(map(self.validates, range(self.first, self.end)))
+
 
 def run_fit(
     model: Any,

@@ -10,10 +10,9 @@ import numpy as np
 
 import unifit.ops as ops
 from unifit.backend import backend
+from unifit.compute_dtype import cast_floats
 from unifit.context import CallContext, context
-from unifit.contract import tree
 from unifit.contract.objective import Scope, Update
-from unifit.contract.precision import FLOATS
 from unifit.contract.tree import leaves
 from unifit.contract.values import MicroBatch
 from unifit.errors import ShapeError, UnsupportedError
@@ -148,9 +147,7 @@ class Objective:
         call = call_context(batch, scope, False, self.casts.compute)
         with call.open():
             outputs = self._outputs(model, batch.x, call)
-            if self.casts.output == "float32":
-                return outputs
-            return tree.map(lambda leaf: ops.cast(leaf, self.casts.output) if is_float(leaf) else leaf, outputs)
+            return outputs if self.casts.output == "float32" else cast_floats(outputs, self.casts.output, call)
 
     # One forward pass
 
@@ -188,16 +185,7 @@ class Objective:
         else:
             with backend.module.reading_as(self.casts.weights):
                 outputs = model(x)
-
-        def as_float32(leaf: Any) -> Any:
-            if not is_float(leaf) or ops.dtype(leaf) == "float32":
-                return leaf
-            given, mask = ops.cast(leaf, "float32"), call.mask_of(leaf)
-            if mask is not None:
-                call.set_mask(given, mask)
-            return given
-
-        return tree.map(as_float32, outputs)
+        return cast_floats(outputs, "float32", call)
 
     def _sums(self, model: Any, batch: MicroBatch, scope: Scope, training: bool) -> tuple[list[Any], int]:
         """The vector's entries, not yet flat, and the number of loss elements with padding."""
@@ -288,11 +276,6 @@ class Forward(NamedTuple):
     terms: list[Reduced]
     added: list[Any]
     metric_sums: list[dict[str, Any]]
-
-
-def is_float(leaf: Any) -> bool:
-    """Whether an array holds floats."""
-    return ops.dtype(leaf) in FLOATS
 
 
 def call_context(batch: MicroBatch, scope: Scope, training: bool, compute: str | None = None) -> CallContext:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from unifit.backend import backend
 from unifit.callbacks.history import SKIPPED_UPDATES
 from unifit.contract.tree import leaves
 from unifit.contract.values import MicroBatch, Placement
+from unifit.data.slicer import Slicer
 from unifit.errors import ArgumentError, NonFiniteError, OutOfMemoryError
 from unifit.optimizers import Optimizer
 from unifit.symbol import map_specs
@@ -224,26 +225,32 @@ class Trainer:
         return figures(self.objective.layout, sums.read(), sums.steps)
 
 
-def named_out_of_memory(error: BaseException, rows: int, microbatch_size: int) -> OutOfMemoryError | None:
-    """The error that names what to do, where the framework's own says that memory ran out.
+@contextmanager
+def naming_out_of_memory(slicer: Slicer) -> Iterator[None]:
+    """Raises an OutOfMemoryError that says what to do, where the framework's own error says that memory ran out.
 
     Args:
-        error: What was raised.
-        rows: A device's rows of a batch.
-        microbatch_size: Rows that it takes at a time.
+        slicer: How the batches are cut that the block trains on.
     """
-    if not backend.engine.is_out_of_memory(error):
-        return None
-    if microbatch_size <= 1:
-        return OutOfMemoryError(
-            "Memory ran out with one row a device at a time (microbatch_size=1): the model itself, or a single row, "
-            f"is too large for the device. The framework said: {str(error)[:300]}"
+    try:
+        yield
+    except Exception as error:
+        if not backend.engine.is_out_of_memory(error):
+            raise
+        rows = min(slicer.microbatch_size or slicer.share, slicer.share)
+        raise OutOfMemoryError(f"{_too_large(rows, slicer.share)} The framework said: {str(error)[:300]}") from error
+
+
+def _too_large(rows: int, share: int) -> str:
+    """What to do where a device's memory ran out that takes `rows` of its `share` of a batch at a time."""
+    if rows <= 1:
+        return (
+            "Memory ran out with one row a device at a time (microbatch_size=1): the model itself, or a single row, is "
+            "too large for the device."
         )
-    smaller = -(-microbatch_size // 2)
-    return OutOfMemoryError(
-        f"Memory ran out: each device takes {microbatch_size} of its {rows} rows of a batch at a time. Try "
-        f"compile(..., microbatch_size={smaller}), or 'auto': the numbers stay the same. The framework said: "
-        f"{str(error)[:300]}"
+    return (
+        f"Memory ran out: each device takes {rows} of its {share} rows of a batch at a time. Try compile(..., "
+        f"microbatch_size={-(-rows // 2)}), or 'auto': the numbers stay the same."
     )
 
 
