@@ -24,8 +24,8 @@ from unifit.launch.notebook import launch
 from unifit.layer import Layer
 from unifit.model import Model
 from unifit.names import register_serializable
-from unifit.peers import is_main_process, process_count, process_index
 from unifit.precision import EMA, LossScale, Precision, set_precision
+from unifit.processes import is_main_process, process_count, process_index
 from unifit.saving import clone_model, load_model, model_from_json
 from unifit.seed import set_seed
 from unifit.sequential import Sequential

@@ -323,6 +323,11 @@ class Model(Network):
         """Optimizer slots and the number of windows so far that wait for the next engine; None where none do."""
         return self._binding.restored
 
+    @property
+    def chosen_microbatch_sizes(self) -> dict[tuple[int, int], int]:
+        """What microbatch_size="auto" found, by a device's rows of a batch and the number of devices."""
+        return self._binding.chosen_sizes
+
     def restore_optimizer(self, slots: dict[str, Any], step: int) -> None:
         """Hands slots under canonical names to the next fit's engine, which goes on from `step` windows."""
         self._binding.forget((slots, step))

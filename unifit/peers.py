@@ -18,7 +18,6 @@ import unifit.errors as errors
 from unifit.contract.job import Store
 from unifit.contract.values import Placement
 from unifit.errors import PeerError
-from unifit.launch.environment import current_job
 
 POLL_S = 0.25
 """How often the watching thread looks at the store."""
@@ -369,28 +368,6 @@ def peers_of(devices: Any) -> Peers:
     return _peers
 
 
-def process_index() -> int:
-    """The number of this process in its job, from 0. Known before the first fit too, but on metadata-only TPU VMs."""
-    if _peers is not None:
-        return _peers.process
-    job = current_job()
-    return 0 if job is None else job.process
-
-
-def process_count() -> int:
-    """How many processes the job has; 1 without one."""
-    if _peers is not None:
-        return _peers.processes
-    job = current_job()
-    return 1 if job is None else job.processes
-
-
-def is_main_process() -> bool:
-    """Whether this process is the one that prints and writes files. Everything else all processes do.
-
-    Example:
-        >>> if is_main_process():
-        ...     print("training ends")
-        training ends
-    """
-    return process_index() == 0
+def present_peers() -> Peers | None:
+    """The job's processes, once this one has joined them; None before, and where there is no job."""
+    return _peers

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from unifit.contract.precision import EMA, FLOATS, POLICIES, LossScale, Precision
 from unifit.errors import ArgumentError, UnsupportedError, unknown_name
 from unifit.names import register_serializable
+from unifit.processes import warn
 from unifit.weights import records_of
 
 for _value in (EMA, LossScale, Precision):
@@ -41,7 +41,7 @@ def get(identifier: Any) -> Precision:
     if identifier not in POLICIES:
         raise unknown_name("precision", identifier, POLICIES)
     if identifier == "bfloat16":
-        warnings.warn(
+        warn(
             "precision='bfloat16' keeps the variables themselves in bfloat16, 8 bits of mantissa: updates are rounded "
             "at random so that small ones are not lost, and results are noisier. 'mixed_bfloat16' keeps float32 "
             "variables.",

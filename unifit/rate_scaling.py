@@ -7,7 +7,7 @@ import sys
 from numbers import Real
 
 from unifit.errors import ArgumentError
-from unifit.peers import is_main_process
+from unifit.processes import is_main_process
 
 RULES = {"linear": lambda ratio: ratio, "sqrt": math.sqrt}
 

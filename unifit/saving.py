@@ -48,6 +48,8 @@ def save_model(model: Any, filepath: Any, overwrite: bool = True, include_optimi
     config = model_config(model)
     slots, step = _optimizer_state(model) if include_optimizer else (None, 0)
     config |= {"compile": _compile_config(model) if include_optimizer else None, "step": step, "seed": get_seed()}
+    if include_optimizer:
+        config["microbatch_sizes"] = [[*key, size] for key, size in model.chosen_microbatch_sizes.items()]
     arrays = {archive.WEIGHTS: host_weights(model)}
     if slots:
         arrays[archive.OPTIMIZER] = slots
@@ -83,6 +85,8 @@ def load_model(filepath: Any, custom_objects: Mapping[str, Any] | None = None, c
             if archive.OPTIMIZER in members:
                 slots = archive.decode_arrays(members[archive.OPTIMIZER], f"{archive.OPTIMIZER} in '{filepath}'")
                 model.restore_optimizer(slots, int(config["step"]))
+            for share, devices, size in config.get("microbatch_sizes", ()):
+                model.chosen_microbatch_sizes[int(share), int(devices)] = int(size)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ArgumentError(
             f"'{filepath}' cannot be loaded: its config does not hang together ({type(error).__name__}: {error})."

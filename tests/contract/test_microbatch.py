@@ -102,6 +102,20 @@ def test_auto_is_said_once_and_kept_for_the_next_fit(capfd):
     assert len(said) == 1 and "microbatch_size=2" in said[0] and "4 micro-batch" in said[0]
 
 
+def test_auto_is_saved_with_the_model_and_not_tried_again(tmp_path, monkeypatch):
+    x, y = data(8)
+    model = uf.Sequential([uf.layers.Dense(2)])
+    model.compile("adam", "mse", microbatch_size="auto")
+    model.chosen_microbatch_sizes[8, 1] = 3  # as a trial would have found on a smaller device
+    model.fit(x, y, batch_size=8, verbose=0)
+    assert model.trainer.pieces == 3
+    model.save(tmp_path / "model.unifit")
+    again = uf.load_model(tmp_path / "model.unifit")
+    monkeypatch.setattr(backend.engine.Engine, "probe", None)
+    again.fit(x, y, batch_size=8, verbose=0)
+    assert again.trainer.pieces == 3
+
+
 def test_auto_that_fits_nothing_is_an_error():
     with pytest.raises(OutOfMemoryError, match="not even one row"):
         trained([Hungry(0), *plain_layers()], microbatch_size="auto")

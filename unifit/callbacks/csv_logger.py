@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 from unifit.callbacks.base import Callback
+from unifit.processes import warn
 
 
 class CSVLogger(Callback):
@@ -49,7 +49,7 @@ class CSVLogger(Callback):
             self._writer.writeheader()
         left_out = [name for name in row if name not in self._writer.fieldnames]
         if left_out:
-            warnings.warn(f"{self.filename} has no column for {', '.join(left_out)}: left out.", stacklevel=2)
+            warn(f"{self.filename} has no column for {', '.join(left_out)}: left out.", stacklevel=2)
         self._writer.writerow({name: row.get(name, "NA") for name in self._writer.fieldnames})
         self._file.flush()
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from unifit.callbacks.monitor import Monitor
+from unifit.processes import warn
 
 
 class EarlyStopping(Monitor):
@@ -84,7 +84,7 @@ class EarlyStopping(Monitor):
             self.model.set_weights(self.best_weights)
             self.best_weights = None
         elif resumed and self.best is not None:
-            warnings.warn(
+            warn(
                 f"EarlyStopping cannot restore the weights of epoch {self.best_epoch + 1}, the best one: it was before "
                 "this run was resumed. ModelCheckpoint(save_best_only=True) keeps them in a file.",
                 stacklevel=2,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 from unifit.callbacks.base import Callback
 from unifit.errors import ArgumentError
+from unifit.processes import warn
 
 _LOWER_IS_BETTER = (
     "loss", "error", "crossentropy", "hinge", "poisson", "divergence", "logcosh", "log_cosh", "perplexity",
@@ -53,7 +53,7 @@ class Monitor(Callback):
         if not due_later and not self._warned:
             self._warned = True
             hint = " It needs validation_data." if self.monitor.startswith("val_") and not validated else ""
-            warnings.warn(
+            warn(
                 f"{type(self).__name__} monitors '{self.monitor}', which is not in the logs, so it does nothing.{hint} "
                 f"Available: {', '.join(logs)}.",
                 stacklevel=2,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +10,7 @@ from unifit.contract.data import ENDLESS, Batch, Source
 from unifit.data.agreement import AgreedSource, Channel, agreed
 from unifit.data.slicer import Slicer
 from unifit.errors import ArgumentError
+from unifit.processes import warn
 from unifit.seed import get_seed
 
 
@@ -147,7 +147,7 @@ class Feed:
         """Says once that training ends because there is no more data."""
         if not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"The training data ran out after {count} of the {self.limit} batches of an epoch, and can be read "
                 "only once: training ends here. Provide steps_per_epoch * epochs batches, or data that can be read "
                 "again.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -17,6 +16,7 @@ from unifit.data.fingerprint import checksum
 from unifit.data.host import host_tree, place_dtype, row_count, rows_of
 from unifit.data.order import permutation
 from unifit.errors import ArgumentError, ShapeError
+from unifit.processes import warn
 
 MANY_SHAPES = 4
 """So many shapes of rows in one source bring a warning: compiled backends compile each."""
@@ -130,7 +130,7 @@ class LoadedSource:
             return
         self._shapes.add(tuple(leaf.shape[1:] for leaf in tree.leaves(x)))
         if len(self._shapes) == MANY_SHAPES:
-            warnings.warn(
+            warn(
                 f"The data's rows come in many shapes, such as {sorted(self._shapes)}: each is compiled for itself. "
                 "Pad sequences to a few lengths: uf.data.LengthBuckets(data, boundaries) does; and mask the padding.",
                 stacklevel=2,

@@ -25,6 +25,8 @@ class Binding:
     Attributes:
         trainer: Binds the model to an engine; None before the first fit, evaluate or predict.
         restored: Slots and the number of windows so far, for the next trainer; None where none wait.
+        chosen_sizes: What microbatch_size="auto" found, by a device's rows of a batch and the number of devices; saved
+            with the model, so that a run that goes on cuts its batches as before.
     """
 
     def __init__(self, model: Any):
@@ -33,12 +35,12 @@ class Binding:
         self.restored: tuple[dict[str, Any], int] | None = None
         self._distribution: DataParallel | None = None
         self._fits = False
-        self._chosen: dict[Any, int] = {}
+        self.chosen_sizes: dict[tuple[int, int], int] = {}
 
     def forget(self, slots: tuple[dict[str, Any], int] | None = None) -> None:
         """Drops the trainer: the model is compiled anew, or goes on from `slots`."""
         self.trainer, self.restored, self._fits = None, slots, False
-        self._chosen = {}
+        self.chosen_sizes = {}
 
     def outdate(self) -> None:
         """Has the next run make a new trainer, which takes over the slots: the model's structure changed."""
@@ -72,8 +74,9 @@ class Binding:
         kept, peers, slicer = self.trainer, peers_of(devices), feed.slicer
         first = feed.first()
         if trains and spec is not None:
-            slicer.microbatch_size = spec.microbatch_size if not is_auto(spec.microbatch_size) else None
-            slicer.microbatch_size = self._chosen.get((slicer.share, devices.placement), slicer.microbatch_size)
+            slicer.microbatch_size = None if is_auto(spec.microbatch_size) else spec.microbatch_size
+            if is_auto(spec.microbatch_size):
+                slicer.microbatch_size = self.chosen_sizes.get((slicer.share, devices.placement.devices))
         padded = padded_batch(first, slicer)
         batch = specs_of(padded if spec is not None else padded._replace(y=None, sample_weight=None))
         fitting = kept if kept is not None and self._still_fits(kept, spec, devices, slicer.pieces, trains) else None
@@ -101,10 +104,11 @@ class Binding:
 
         chooses = trains and spec is not None and is_auto(spec.microbatch_size) and slicer.microbatch_size is None
         if chooses:
-            self._chosen[slicer.share, devices.placement] = largest_that_fits(make, first, slicer, peers)
+            size = largest_that_fits(make, first, slicer, peers)
+            self.chosen_sizes[slicer.share, devices.placement.devices] = size
         trainer = make()
         if trains and told and slicer.microbatch_size is not None and peers.process == 0:
-            print(cut_in_words(slicer, trainer, chooses), file=sys.stderr)
+            print(cut_in_words(slicer, trainer), file=sys.stderr)
         trainer.learn(batch)
         if kept is not None and kept.spec is not None:
             self.restored = (kept.slots(), kept.step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from unifit.data.feed import Feed
 from unifit.data.prefetch import ahead
 from unifit.data.windows import padded_batch, valid_rows, windows
 from unifit.errors import ArgumentError
+from unifit.processes import warn
 from unifit.training.hooks import Hooks
 from unifit.training.logs import LazyLogs
 from unifit.training.stopping import Stopping
@@ -74,7 +74,7 @@ def run_fit(
             logs, empty = train_epoch(model, trainer, feed, epoch, callbacks, stopping)
             if empty and not warned:
                 warned = True
-                warnings.warn(
+                warn(
                     f"{empty} updates of epoch {epoch + 1} had no valid target and were skipped: all elements were "
                     "masked, padding, or ignored labels. Later epochs will not be warned of.",
                     stacklevel=3,
@@ -132,7 +132,7 @@ def _placed(place: Any, item: tuple[Window, int]) -> tuple[Window, Any]:
 
 def warn_of_padding() -> None:
     """Says that a loss of the user's own counted rows that are none."""
-    warnings.warn(
+    warn(
         "compute_loss returned a sum or mean (uf.losses.Total, MeanOverRows) over rows without looking at "
         "uf.context().valid, and this window has rows that only pad a ragged end: they were counted. Leave out the "
         "rows where uf.context().valid is False, or return per-element losses.",

@@ -61,9 +61,10 @@ def _fits(make: Callable[[], Trainer], batch: Batch, slicer: Slicer) -> bool:
     return True
 
 
-def cut_in_words(slicer: Slicer, trainer: Trainer, chosen: bool) -> str:
+def cut_in_words(slicer: Slicer, trainer: Trainer) -> str:
     """The line that says how batches are cut."""
-    how = "chosen by trial" if chosen else "as asked"
+    assert trainer.spec is not None
+    how = "chosen by trial" if is_auto(trainer.spec.microbatch_size) else "as asked"
     return (
         f"unifit: microbatch_size={slicer.microbatch_size} ({how}): each device takes its {slicer.share} rows of a "
         f"batch in {slicer.pieces} micro-batch(es); {trainer.accumulation * slicer.pieces} make an update."
