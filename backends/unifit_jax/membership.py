@@ -24,6 +24,10 @@ HEARTBEAT_TIMEOUT_S = 15
 LAST_WORDS_S = 5.0
 """How long process 0, whose end ends the store, stays after a failure, so that the others can read what happened."""
 
+GOING_S = 2.0
+"""How long process 0 stays after the others of a failed job have said that they go: one that has not quite gone when the
+store does would be aborted by JAX, and its exit status with it."""
+
 store: Store | None = None
 """What this process talks to the others through; None outside a job of several processes."""
 
@@ -125,4 +129,6 @@ def _others_left(store: Store, process: int, processes: int, failed: bool) -> bo
             waiting.pop(0)
         if how == "failed" and not failed:
             failed, until = True, time.monotonic() + LAST_WORDS_S
+    if failed and process == 0 and not waiting:
+        time.sleep(GOING_S)
     return failed
