@@ -40,6 +40,10 @@ class NonFiniteError(UnifitError, ArithmeticError):
     """Gradients were not finite in many updates in a row; the message names the parameters."""
 
 
+class CheckpointError(UnifitError, RuntimeError):
+    """A checkpoint cannot be written, is damaged, or is of another run; the message names the file or what differs."""
+
+
 class OutOfMemoryError(UnifitError, MemoryError):
     """A device's memory ran out; the message names the next smaller `microbatch_size` to try."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from unifit.callbacks import Callback, History
-from unifit.callbacks.callback_list import CallbackList, fit_callbacks, run_callbacks
+from unifit.callbacks.callback_list import CallbackList, run_callbacks
 from unifit.callbacks.progress_bar import verbosity
 from unifit.contract import tree
 from unifit.contract.distribution import DataParallel
@@ -16,18 +16,18 @@ from unifit.data.adapt import make_source
 from unifit.data.class_weights import labels_are_sparse
 from unifit.data.feed import Feed
 from unifit.data.host import host_tree, row_count
-from unifit.data.validation import split_validation, validation_source
 from unifit.errors import UnifitError
 from unifit.names import register_serializable
 from unifit.network import Network
 from unifit.peers import Peers, peers_of
 from unifit.training.binding import Binding
+from unifit.training.fitting import FitArguments, fit
 from unifit.training.hooks import Hooks
-from unifit.training.loop import Epochs, run_evaluate, run_fit, run_predict, train_batch
+from unifit.training.loop import run_evaluate, run_predict, train_batch
 from unifit.training.run import make_feed, require_same_run
 from unifit.training.spec import TrainingSpec, make_spec
-from unifit.training.stopping import Stopping
 from unifit.training.trainer import Trainer, naming_out_of_memory
+from unifit.training.wishes import make_wishes
 
 
 @register_serializable(package="unifit")
@@ -145,52 +145,56 @@ class Model(Network):
         validation_freq: Any = 1,
         *,
         distribution: DataParallel | None = None,
+        checkpoint_dir: Any = None,
+        checkpoint_every: Any = "epoch",
+        checkpoint_keep: int | None = 3,
+        checkpoint_monitor: str | None = None,
+        checkpoint_mode: str = "auto",
+        resume: Any = "auto",
     ) -> History:
-        """Trains for a number of epochs; Keras' arguments and meanings."""
-        spec = self._compiled("fit")
-        observing, history = fit_callbacks(callbacks, verbose)
-        schedule = Epochs(initial_epoch, epochs, validation_freq)
-        devices = self._binding.training_devices(distribution)
-        peers = peers_of(devices)
-        with peers.guard():
-            if validation_split and validation_data is None:
-                (x, y, sample_weight), validation_data = split_validation(x, y, sample_weight, validation_split)
-            source = make_source(
-                x,
-                y,
-                sample_weight,
-                batch_size=batch_size,
-                shuffle=shuffle,
-                class_weight=class_weight,
-                sparse_labels=labels_are_sparse(spec.loss),
-                placement=devices.placement,
-            )
-            feed = make_feed(source, devices, steps_per_epoch, initial_epoch)
-            if steps_per_epoch is None:
-                feed.require(epochs - initial_epoch, "The training data")
-            validation = None
-            if validation_data is not None:
-                scored = validation_source(validation_data, validation_batch_size, batch_size, devices.placement)
-                validation = make_feed(scored, devices, validation_steps)
-                validation.require(schedule.validations(), "The validation data")
-            arguments = {"epochs": [initial_epoch, epochs], "validation_freq": str(validation_freq)}
-            require_same_run(peers, "fit", arguments, spec, {"data": feed, "validation data": validation})
-            if validation is not None and validation.source.num_batches is None:
-                validation.first()
-            trainer = self._binding.trainer_for(spec, devices, feed, trains=True, told=verbosity(verbose) > 0)
-            if validation is not None:
-                validation.slicer.pad = feed.slicer.pad
-            params = {
-                "epochs": epochs,
-                "steps": _steps(feed.source, steps_per_epoch, spec),
-                "verbose": verbosity(verbose),
-                "validation": validation is not None,
-                "process": devices.placement.process,
-            }
-            hooks = Hooks(CallbackList(observing, self, params), peers)
-            with Stopping(peers, trainer.step) as stopping, naming_out_of_memory(feed.slicer):
-                run_fit(self, trainer, feed, schedule, hooks, stopping, validation)
-        return history
+        """Trains until `epochs` epochs are done. Keras' arguments have Keras' meanings; the others:
+
+        Args:
+            distribution: A `uf.DataParallel`; None for one device, or for all of a job of several processes.
+            checkpoint_dir: A folder for checkpoints, which all processes of a job see. A run that is started again goes
+                on from the newest one, in the middle of an epoch too, as if it had not been interrupted.
+            checkpoint_every: A number of steps, "epoch", or a `datetime.timedelta`. One more is written at the end, and
+                when the run is interrupted (SIGINT, SIGTERM, `TimeLimit`).
+            checkpoint_keep: So many of the newest stay; None for all.
+            checkpoint_monitor: Name of a figure, such as "val_loss": the best checkpoint by it at an epoch's end stays
+                too. NaN is never the best.
+            checkpoint_mode: "min" or "max" of it; "auto" tells it from the name.
+            resume: "auto": go on from the newest whole checkpoint of this fit in checkpoint_dir, else start. "must": an
+                error where there is none. A path: go on from that checkpoint, or from the newest in that folder. None:
+                start; refused where checkpoint_dir holds checkpoints.
+
+        Raises:
+            CheckpointError: When a checkpoint cannot be read or written, or is of another run; on every process.
+            KeyboardInterrupt, SystemExit: After a SIGINT or SIGTERM, when the running step is done and saved.
+        """
+        arguments = FitArguments(
+            x=x,
+            y=y,
+            sample_weight=sample_weight,
+            batch_size=batch_size,
+            epochs=epochs,
+            verbose=verbose,
+            callbacks=callbacks,
+            validation_split=validation_split,
+            validation_data=validation_data,
+            shuffle=shuffle,
+            class_weight=class_weight,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+            validation_freq=validation_freq,
+            distribution=distribution,
+            checkpoints=make_wishes(
+                checkpoint_dir, checkpoint_every, checkpoint_keep, checkpoint_monitor, checkpoint_mode, resume
+            ),
+        )
+        return fit(self, self._binding, self._compiled("fit"), arguments)
 
     def evaluate(
         self,
@@ -370,8 +374,3 @@ def _scores(logs: dict[str, float], return_dict: bool) -> Any:
     if return_dict:
         return logs
     return list(logs.values()) if len(logs) > 1 else logs["loss"]
-
-
-def _steps(source: Any, limit: int | None, spec: TrainingSpec) -> int | None:
-    batches = source.num_batches if limit is None else limit
-    return None if batches is None else -(-batches // spec.gradient_accumulation_steps)

@@ -122,9 +122,12 @@ class Peers:
             raise error
         return answer["value"]
 
-    def channel(self) -> Channel:
-        """Agreements of a subject of their own, for a thread of its own; all processes make them in one order."""
-        return Channel(self, self.era, f"channel{next(self._channels)}")
+    def channel(self, despite_failure: bool = False) -> Channel:
+        """Agreements of a subject of their own, for a thread of its own; all processes make them in one order.
+
+        With `despite_failure` they go on when a process has failed in a way that it outlives.
+        """
+        return Channel(self, self.era, f"channel{next(self._channels)}", despite_failure)
 
     def wait(self, what: str) -> None:
         """Returns when every process has called it."""
@@ -333,13 +336,13 @@ class Peers:
 class Channel:
     """Agreements of one subject; see `Peers.agree`."""
 
-    def __init__(self, peers: Peers, era: int, name: str):
-        self.peers, self.era, self.name = peers, era, name
+    def __init__(self, peers: Peers, era: int, name: str, despite_failure: bool = False):
+        self.peers, self.era, self.name, self.despite_failure = peers, era, name, despite_failure
         self.process, self.processes = peers.process, peers.processes
 
     def agree(self, mine: Any, combine: Callable[[list[Any]], Any]) -> Any:
         """What `combine` makes of all processes' values, on each of them."""
-        return self.peers._agreed(self.era, self.name, mine, combine)
+        return self.peers._agreed(self.era, self.name, mine, combine, self.despite_failure)
 
 
 def described(error: BaseException) -> str:

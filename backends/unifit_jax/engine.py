@@ -124,6 +124,9 @@ class Engine:
         own = self.placement.devices // self.placement.processes
         return self.devices.rows(np.zeros((own, objective.num_evaluation_sums), np.float32))
 
+    def totals_of(self, sums: np.ndarray) -> Any:
+        return self.devices.replicated(np.asarray(sums, np.float32))
+
     def place(self, window: Window) -> Placed:
         return Placed(self.devices.rows(window.batch, row_axis=1), np.int32(window.live), np.int32(window.step))
 
@@ -159,7 +162,7 @@ class Engine:
         self._rates = self.devices.replicated((np.asarray(start, np.int32), np.asarray(rates, np.float32)))
 
     def read_slots(self) -> dict[str, np.ndarray]:
-        named = {name: np.asarray(leaf) for name, leaf in self._named_slots()}
+        named = {name: np.array(leaf) for name, leaf in self._named_slots()}  # copies: updates reuse the memory
         if self.plan.skip_nonfinite:
             named |= scaling.to_slots(self._scaling)
         if self.plan.ema is not None:

@@ -97,6 +97,9 @@ class Engine:
         objective = self.plan.objective
         return tf.zeros(objective.num_evaluation_sums if evaluation else objective.num_sums + len(self.ENGINE_SUMS))
 
+    def totals_of(self, sums: np.ndarray) -> Any:
+        return tf.constant(np.asarray(sums, np.float32))
+
     def place(self, window: Window) -> Placed:
         with self.devices.host():
             return Placed(flattened(window.batch), self._live[window.live], tf.constant(window.step, tf.int32))

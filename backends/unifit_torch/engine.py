@@ -137,6 +137,9 @@ class Engine:
         length = objective.num_evaluation_sums if evaluation else objective.num_sums + len(self.ENGINE_SUMS)
         return torch.zeros(length, device=self.device)
 
+    def totals_of(self, sums: np.ndarray) -> Tensor:
+        return torch.tensor(np.asarray(sums, np.float32), device=self.device)
+
     def place(self, window: Window) -> Placed:
         x, y, weight, valid = window.batch
         live = window.live

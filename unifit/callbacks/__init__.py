@@ -1,5 +1,6 @@
 """Callbacks: observers of a run, one concept a file."""
 
+from unifit.callbacks.backup_and_restore import BackupAndRestore
 from unifit.callbacks.base import Callback
 from unifit.callbacks.callback_list import CallbackList
 from unifit.callbacks.csv_logger import CSVLogger
@@ -15,6 +16,7 @@ from unifit.callbacks.tensorboard import TensorBoard
 from unifit.callbacks.terminate_on_nan import NonFiniteLossError, TerminateOnNaN
 
 __all__ = [
+    "BackupAndRestore",
     "CSVLogger",
     "Callback",
     "CallbackList",

@@ -26,7 +26,8 @@ class Callback:
         model: The model, set before the first hook.
         params: Facts about the run: "epochs", "steps" (updates an epoch, or batches of an evaluation or prediction;
             None when unknown), "verbose" (0, 1 or 2), "validation" (whether fit has validation data), "process" (the
-            number of this process).
+            number of this process), "resumed_at" (epoch and step in it at which a fit goes on from a checkpoint; None
+            for one from the start).
         state_names: Attributes that make up the callback's state, for `state` and `load_state`.
 
     Example:
@@ -42,6 +43,8 @@ class Callback:
     resumed = False
     """Whether a state was loaded that the next training goes on from; `on_train_begin` of such a callback starts afresh
     otherwise."""
+    paused = False
+    """Whether the callback has stopped training for a later run to go on (a time limit): it is not finished."""
 
     def set_model(self, model: Any) -> None:
         """Called once before the first hook."""
@@ -65,7 +68,7 @@ class Callback:
             sys.stdout.flush()
 
     def state(self) -> dict[str, Any]:
-        """What has to outlive a restart, as values that JSON takes."""
+        """What has to outlive a restart: numbers, strings, NumPy arrays, and lists and dicts of them."""
         return {name: getattr(self, name) for name in self.state_names}
 
     def load_state(self, state: dict[str, Any]) -> None:

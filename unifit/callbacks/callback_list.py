@@ -42,6 +42,11 @@ class CallbackList:
 
         def __getattr__(self, hook: str) -> Any: ...
 
+    @property
+    def paused(self) -> bool:
+        """Whether one of them has stopped training to go on in a later run."""
+        return any(callback.paused for callback in self.callbacks)
+
     def states(self) -> dict[str, dict[str, Any]]:
         """The callbacks' states that are not empty, by class name, numbered from the second of a class on."""
         return {name: state for name, callback in self._named() if (state := callback.state())}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from unifit.callbacks.monitor import Monitor
-from unifit.processes import warn
 
 
 class EarlyStopping(Monitor):
@@ -28,11 +27,10 @@ class EarlyStopping(Monitor):
         wait: Epochs since the last improvement.
         stopped_epoch: The epoch after which training was stopped; 0 when it was not.
 
-    The state is `best`, `best_epoch` and `wait`; the best weights are not in it. When a resumed run does not improve on
-    the best epoch before the restart, a warning says that its weights cannot come back.
+    The state is `best`, `best_epoch`, `wait` and the best weights.
     """
 
-    state_names = ("best", "best_epoch", "wait")
+    state_names = ("best", "best_epoch", "wait", "best_weights")
 
     def __init__(
         self,
@@ -52,9 +50,9 @@ class EarlyStopping(Monitor):
         self.best_epoch = self.wait = self.stopped_epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self.best_weights, self.stopped_epoch = None, 0
+        self.stopped_epoch = 0
         if not self.resumed:
-            self.best, self.best_epoch, self.wait = None, 0, 0
+            self.best, self.best_epoch, self.wait, self.best_weights = None, 0, 0, None
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         value = self.monitored(logs)
@@ -75,17 +73,8 @@ class EarlyStopping(Monitor):
                 self.say(f"Epoch {epoch + 1}: early stopping, {self.monitor} was best in epoch {self.best_epoch + 1}.")
 
     def on_train_end(self, logs: Any = None) -> None:
-        resumed, self.resumed = self.resumed, False
-        if not self.restore_best_weights:
-            return
+        self.resumed = False
         if self.best_weights is not None:
             if self.verbose:
                 self.say(f"Restoring the weights of epoch {self.best_epoch + 1}.")
             self.model.set_weights(self.best_weights)
-            self.best_weights = None
-        elif resumed and self.best is not None:
-            warn(
-                f"EarlyStopping cannot restore the weights of epoch {self.best_epoch + 1}, the best one: it was before "
-                "this run was resumed. ModelCheckpoint(save_best_only=True) keeps them in a file.",
-                stacklevel=2,
-            )

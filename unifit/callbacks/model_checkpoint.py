@@ -28,6 +28,7 @@ class ModelCheckpoint(Monitor):
         mode: "min", "max", or "auto", which tells it from the name.
         save_freq: "epoch", or a number of steps; then the figures are those of the epoch so far.
         initial_value_threshold: Value that the first best one has to beat.
+        weights: "own", or "ema" for the running averages that `compile(ema=...)` keeps, in place of the model's own.
 
     Raises:
         ArgumentError: When `filepath` has another suffix, or `save_freq` another value.
@@ -45,19 +46,22 @@ class ModelCheckpoint(Monitor):
         mode: str = "auto",
         save_freq: str | int = "epoch",
         initial_value_threshold: float | None = None,
+        weights: str = "own",
     ):
         # Without save_best_only the figure is not looked at, so its direction need not be known.
         super().__init__(monitor, mode if save_best_only or mode != "auto" else "min")
         self.filepath = os.fspath(filepath)
         self.verbose, self.save_best_only, self.save_weights_only = verbose, save_best_only, save_weights_only
         self.save_freq, self.best = save_freq, initial_value_threshold
-        self.steps_since_save = 0
+        self.steps_since_save, self.weights = 0, weights
         suffix = SUFFIXES[bool(save_weights_only)]
         if not self.filepath.endswith(suffix):
             raise ArgumentError(
                 f"ModelCheckpoint got filepath={self.filepath!r}; with save_weights_only={bool(save_weights_only)} it "
                 f"needs the suffix '{suffix}'."
             )
+        if weights not in ("own", "ema"):
+            raise ArgumentError(f"ModelCheckpoint got weights={weights!r}; expected 'own' or 'ema'.")
         if save_freq != "epoch" and (not isinstance(save_freq, int) or isinstance(save_freq, bool) or save_freq < 1):
             raise ArgumentError(
                 f"ModelCheckpoint got save_freq={save_freq!r}; expected 'epoch' or a number of steps of at least 1."
@@ -87,9 +91,9 @@ class ModelCheckpoint(Monitor):
         path = self._path(logs, place)
         Path(path).parent.mkdir(parents=True, exist_ok=True)  # on every process: each checks that the folder is there
         if self.save_weights_only:
-            self.model.save_weights(path)
+            self.model.save_weights(path, weights=self.weights)
         else:
-            self.model.save(path)
+            self.model.save(path, weights=self.weights)
         if self.verbose:
             better = f": {self.monitor} {value:.5g}, best so far {self._best_text()}" if self.save_best_only else ""
             self.say(f"Epoch {place['epoch']}{better}: saved {path}")

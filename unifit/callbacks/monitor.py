@@ -34,7 +34,7 @@ class Monitor(Callback):
     def __init__(self, monitor: str, mode: str, min_delta: float = 0.0):
         self.monitor, self.mode, self.min_delta = monitor, mode, abs(min_delta)
         self.best: float | None = None
-        self._sign = _sign(type(self).__name__, monitor, mode)
+        self._sign = direction(type(self).__name__, monitor, mode)
         self._warned = False
 
     def improves(self, value: float, reference: float | None) -> bool:
@@ -61,7 +61,12 @@ class Monitor(Callback):
         return None
 
 
-def _sign(owner: str, monitor: str, mode: str) -> int:
+def direction(owner: str, monitor: str, mode: str) -> int:
+    """1 where more of a figure is better, else -1.
+
+    Raises:
+        ArgumentError: When `mode` is unknown, or "auto" does not know the figure.
+    """
     if mode not in ("auto", "min", "max"):
         raise ArgumentError(f"{owner} got mode={mode!r}; expected 'auto', 'min' or 'max'.")
     if mode == "min" or (mode == "auto" and monitor.endswith(_LOWER_IS_BETTER)):

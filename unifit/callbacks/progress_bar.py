@@ -37,7 +37,7 @@ class ProgressBar(Callback):
         self._in_fit = False
         self._bar: Any = None
         self._redraw_at = math.inf
-        self._title, self._done = "", 0
+        self._title, self._done, self._before = "", 0, 0
         self._began = 0.0
         self._took_s: float | None = None
 
@@ -47,7 +47,9 @@ class ProgressBar(Callback):
         self._in_fit = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._begin(f"Epoch {epoch + 1}/{self.params['epochs']}")
+        resumed = self.params.get("resumed_at")
+        done = resumed[1] if resumed is not None and resumed[0] == epoch else 0
+        self._begin(f"Epoch {epoch + 1}/{self.params['epochs']}", done)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._done = batch + 1
@@ -90,8 +92,8 @@ class ProgressBar(Callback):
 
     # Drawing
 
-    def _begin(self, title: str) -> None:
-        self._title, self._done, self._took_s = title, 0, None
+    def _begin(self, title: str, done: int = 0) -> None:
+        self._title, self._done, self._before, self._took_s = title, done, done, None
         self._began = perf_counter()
         if self.verbose == 1 and self.on_main_process:
             from tqdm.auto import tqdm  # here: only a live bar needs it, and it imports asyncio
@@ -99,8 +101,8 @@ class ProgressBar(Callback):
             # The bar is redrawn when this class says so: without intervals and without tqdm's monitoring thread.
             live = type("LiveBar", (tqdm,), {"monitor_interval": 0})
             self._bar = live(
-                desc=title, total=self.params.get("steps"), unit=" steps", bar_format=LAYOUT, file=sys.stdout,
-                dynamic_ncols=True, mininterval=0, miniters=1,
+                desc=title, total=self.params.get("steps"), initial=done, unit=" steps", bar_format=LAYOUT,
+                file=sys.stdout, dynamic_ncols=True, mininterval=0, miniters=1,
             )  # fmt: skip
             self._redraw_at = self._began + REDRAW_S
 
@@ -128,8 +130,9 @@ class ProgressBar(Callback):
             self._close()
         elif self.verbose:
             seconds = self._took_s
-            rate = self._done / seconds if seconds else 0.0
-            steps = "1 step" if self._done == 1 else f"{self._done} steps"
+            done = self._done - self._before
+            rate = done / seconds if seconds else 0.0
+            steps = "1 step" if done == 1 else f"{done} steps"
             line = f"{self._title}: {steps} in {seconds:.1f} s ({rate:.1f} steps/s)"
             self.say(f"{line} - {text}" if text else line)
 

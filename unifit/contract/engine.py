@@ -65,6 +65,10 @@ class Engine(Protocol):
         """Fresh totals: for `train`, or for `evaluate` (without the engine's own sums)."""
         ...
 
+    def totals_of(self, sums: np.ndarray) -> Any:
+        """Totals for `train` that hold these sums, float32: the inverse of `read`."""
+        ...
+
     def place(self, window: Window) -> Any:
         """A window on its way to the devices; may run in another thread, ahead of `train`."""
         ...

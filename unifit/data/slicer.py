@@ -48,13 +48,17 @@ class Slicer:
         pad: Whether short batches are padded to the largest one's shape. False on one device only.
         microbatch_size: Most rows that a device takes at a time, in a training batch of the first one's size; None for
             all of them.
+
+    Attributes:
+        padded: Rows that batches are padded to: those of the largest so far, a multiple of the devices.
+        first_padded: The same of the first batch; 0 before it.
     """
 
     def __init__(
         self, placement: Placement, batch_size: int | None, pad: bool = True, microbatch_size: int | None = None
     ):
         self.placement, self.pad, self.microbatch_size = placement, pad, microbatch_size
-        self.padded = self._first = 0
+        self.padded = self.first_padded = 0
         self._local = placement.devices // placement.processes
         if batch_size is not None:
             self.grow(batch_size)
@@ -70,7 +74,13 @@ class Slicer:
         """Makes room for a global batch of `rows` rows."""
         if rows > self.padded or not self.pad:
             self.padded = -(-rows // self.placement.devices) * self.placement.devices
-            self._first = self._first or self.padded
+            self.first_padded = self.first_padded or self.padded
+
+    def resume(self, padded: int, first: int) -> None:
+        """Goes on with the padded sizes of an earlier run, of the largest and of the first batch."""
+        devices = self.placement.devices
+        self.padded = max(self.padded, -(-padded // devices) * devices)
+        self.first_padded = -(-first // devices) * devices
 
     @property
     def local(self) -> int:
@@ -90,8 +100,8 @@ class Slicer:
         """
         if self.microbatch_size is None:
             return 1
-        assert self._first, "no batch was seen yet"
-        return -(-self._first // (self.placement.devices * self.microbatch_size))
+        assert self.first_padded, "no batch was seen yet"
+        return -(-self.first_padded // (self.placement.devices * self.microbatch_size))
 
     def cut(self, group: list[Batch], pieces: int) -> Cut:
         """How the batches of one window are cut: all at the padded size."""

@@ -27,6 +27,19 @@ class Hooks:
             setattr(self, hook, call if peers.alone else partial(self._held, hook, call))
             setattr(self, f"has_{hook}", getattr(callbacks, f"has_{hook}"))
 
+    @property
+    def paused(self) -> bool:
+        """Whether a callback has stopped training to go on in a later run."""
+        return self.callbacks.paused
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """The callbacks' states by name."""
+        return self.callbacks.states()
+
+    def load_states(self, states: dict[str, dict[str, Any]]) -> None:
+        """The inverse of `states`."""
+        self.callbacks.load_states(states)
+
     if TYPE_CHECKING:
 
         def __getattr__(self, hook: str) -> Any: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,13 +12,17 @@ import numpy as np
 from unifit.contract import tree
 from unifit.contract.values import Window
 from unifit.data.feed import Feed
+from unifit.data.position import Position
 from unifit.data.prefetch import ahead
 from unifit.data.windows import padded_batch, valid_rows, windows
 from unifit.errors import ArgumentError
 from unifit.processes import warn
+from unifit.training.checkpointing import Checkpointing
 from unifit.training.hooks import Hooks
 from unifit.training.logs import LazyLogs
-from unifit.training.stopping import Stopping
+from unifit.training.run_state import Place
+from unifit.training.signals import Signals
+from unifit.training.stopping import Ending, StepAgreement, agreed_ending
 from unifit.training.trainer import Trainer
 
 
@@ -49,29 +54,68 @@ class Epochs:
         return sum(map(self.validates, range(self.first, self.end)))
 
 
+@dataclass(frozen=True)
+class Session:
+    """What a fit runs with besides the model, its trainer and the data.
+
+    Attributes:
+        callbacks: The hooks.
+        stopping: The processes' agreement on the last step.
+        signals: What has asked the process to end.
+        checkpoints: Writes checkpoints; None for none.
+        begun: Where the run goes on; None at its start.
+    """
+
+    callbacks: Hooks
+    stopping: StepAgreement
+    signals: Signals
+    checkpoints: Checkpointing | None = None
+    begun: Place | None = None
+
+    def wishes_to_stop(self, model: Any) -> bool:
+        """Whether anything in this process asks for the end."""
+        return (
+            model.stop_training
+            or self.signals.received is not None
+            or self.callbacks.error is not None
+            or (self.checkpoints is not None and self.checkpoints.failed)
+        )
+
+    def ending(self) -> Ending:
+        """Why training stops, as all processes see it; errors that stopped it are raised. All call it."""
+        self.callbacks.meet("stop")
+        if self.checkpoints is not None:
+            self.checkpoints.check()
+        return agreed_ending(self.callbacks.peers, Ending(self.signals.received, self.callbacks.paused))
+
+
 def run_fit(
-    model: Any,
-    trainer: Trainer,
-    feed: Feed,
-    epochs: Epochs,
-    callbacks: Hooks,
-    stopping: Stopping,
-    validation: Feed | None,
-) -> None:
-    """Trains; `on_train_end` runs however it ends."""
+    model: Any, trainer: Trainer, feed: Feed, epochs: Epochs, session: Session, validation: Feed | None
+) -> Ending:
+    """Trains; `on_train_end` runs however it ends. Returns why it stopped."""
+    callbacks, checkpoints = session.callbacks, session.checkpoints
     model.stop_training = False
     logs: dict[str, float] = {}
-    warned = False
+    warned, done, ending = False, epochs.first, Ending()
     try:
         callbacks.on_train_begin({})
         callbacks.meet("train_begin")
         for epoch in range(epochs.first, epochs.end):
-            if not feed.ready(epoch):
+            begun = session.begun if session.begun is not None and session.begun.epoch == epoch else None
+            if (begun is None or not begun.steps) and not feed.ready(epoch):
                 feed.warn_dry(0)
                 break
             trainer.follow()
             callbacks.on_epoch_begin(epoch, {})
-            logs, empty = train_epoch(model, trainer, feed, epoch, callbacks, stopping)
+            place, stopped = train_epoch(model, trainer, feed, begun or Place(epoch), session)
+            if stopped:
+                ending = session.ending()
+                if ending.interrupted:
+                    if checkpoints is not None:
+                        checkpoints.interrupted(place)
+                    break
+            assert place.sums is not None
+            logs, empty = trainer.training_figures(place.sums)
             if empty and not warned:
                 warned = True
                 warn(
@@ -83,24 +127,34 @@ def run_fit(
                 scores = run_evaluate(trainer, validation, callbacks)
                 logs |= {f"val_{name}": value for name, value in scores.items()}
             callbacks.on_epoch_end(epoch, logs)
-            if callbacks.meet("epoch_end", model.stop_training):
+            stops = callbacks.meet("epoch_end", session.wishes_to_stop(model) or callbacks.paused)
+            done = epoch + 1
+            if checkpoints is not None:
+                checkpoints.after_epoch(epoch, logs)
+            if stops:
                 model.stop_training = True  # another process' wish shows here too
+                ending = session.ending()
+                if ending.interrupted and checkpoints is not None:
+                    checkpoints.interrupted(Place(done))
                 break
     finally:
         callbacks.on_train_end(logs)
     callbacks.meet("train_end")
+    if checkpoints is not None and not ending.interrupted:
+        checkpoints.finished(done)
+    return ending
 
 
-def train_epoch(
-    model: Any, trainer: Trainer, feed: Feed, epoch: int, callbacks: Hooks, stopping: Stopping
-) -> tuple[dict[str, float], int]:
-    """One epoch's updates; returns its figures, and how many windows had no valid target."""
-    sums, padding_seen = None, False
-    prepared = windows(feed.epoch(epoch), feed.slicer, trainer.accumulation, trainer.step)
+def train_epoch(model: Any, trainer: Trainer, feed: Feed, begun: Place, session: Session) -> tuple[Place, bool]:
+    """An epoch's updates from `begun` on; returns where the run stands then, and whether all have agreed to stop."""
+    epoch, done, steps, position, sums = begun
+    callbacks, stopping, checkpoints = session.callbacks, session.stopping, session.checkpoints
+    padding_seen = stopped = False
+    prepared = _positioned(windows(feed.epoch(epoch), feed.slicer, trainer.accumulation, trainer.step), feed)
     with ahead(
         prepared, partial(_placed, trainer.engine.place), threaded=feed.reads_ahead, in_step=feed.in_step
     ) as windows_ahead:
-        for number, (window, placed) in enumerate(windows_ahead):
+        for number, (window, batches, position, placed) in enumerate(windows_ahead, start=steps):
             trainer.follow(sums)
             if sums is None:
                 sums = trainer.sums(False, window.batch)
@@ -112,22 +166,31 @@ def train_epoch(
             trainer.train(sums, placed)
             if callbacks.has_on_train_batch_end:
                 callbacks.on_train_batch_end(number, LazyLogs(partial(trainer.training_logs, sums)))
-            if model.stop_training or callbacks.error is not None:
+            done, steps = done + batches, number + 1
+            if checkpoints is not None:
+                checkpoints.after_step(Place(epoch, done, steps, position, sums))
+            if session.wishes_to_stop(model):
                 stopping.wish()
             if stopping.due(trainer.step):
-                model.stop_training = True
+                model.stop_training = stopped = True
                 break
     if sums is None:
         raise ArgumentError(
             f"Epoch {epoch} has no batches left. A generator can be read once: pass steps_per_epoch so that epochs "
             "share it, or pass something that can be iterated again."
         )
-    return trainer.training_figures(sums)
+    return Place(epoch, done, steps, position, sums), stopped
 
 
-def _placed(place: Any, item: tuple[Window, int]) -> tuple[Window, Any]:
-    """A window on the host, and on its way to the devices."""
-    return item[0], place(item[0])
+def _positioned(prepared: Iterator[tuple[Window, int]], feed: Feed) -> Iterator[tuple[Window, int, Position]]:
+    """Windows, with the numbers of their batches and where the data goes on after them."""
+    for window, batches in prepared:
+        yield window, batches, feed.position
+
+
+def _placed(place: Any, item: tuple[Window, int, Position]) -> tuple[Window, int, Position, Any]:
+    """A window on the host with its facts, and on its way to the devices."""
+    return *item, place(item[0])
 
 
 def warn_of_padding() -> None:

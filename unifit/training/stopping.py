@@ -1,30 +1,31 @@
-"""Stopping after one and the same step on every process, at the wish of any of them."""
+"""Doing something after one and the same step on every process, at the wish of any of them; and stopping so."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 from unifit.peers import Peers
 
 VERDICT_SLICE_S = 0.5
 
 
-class Stopping:
-    """A run's agreement on its last step.
+class StepAgreement:
+    """The processes' agreement on the step after which they do something together.
 
-    A process that wishes to stop writes a key. Each process' watching thread answers it with the number of steps that
-    its loop has begun, and from then on holds the next one back; the greatest answer is the verdict: all have begun
-    that step or can still do so, and none stops before it.
+    A process that wishes it writes a key. Each process' watching thread answers it with the number of steps that its
+    loop has begun, and from then on holds the next one back; the greatest answer is the verdict: all have begun that
+    step or can still do so, and none goes on before it.
 
     Args:
         peers: The job's processes.
-        done: Steps done before the run.
+        what: What they will do; each agreement of a run has its own name.
+        done: Steps done so far.
     """
 
-    def __init__(self, peers: Peers, done: int):
+    def __init__(self, peers: Peers, what: str, done: int):
         self.peers = peers
-        self._key = f"{peers.era}/stop"
+        self._key = f"{peers.era}/{what}"
         self._lock = threading.Lock()
         self._begun = done + 1
         self._wished = False
@@ -32,7 +33,7 @@ class Stopping:
         self._verdict: int | None = None
         self._decided = threading.Event()
 
-    def __enter__(self) -> Stopping:
+    def __enter__(self) -> StepAgreement:
         if not self.peers.alone:
             self.peers.watch(self._look)
         return self
@@ -42,7 +43,7 @@ class Stopping:
             self.peers.unwatch(self._look)
 
     def wish(self) -> None:
-        """Asks all processes to stop soon; returns at once."""
+        """Asks all processes to do it soon; returns at once."""
         if self._wished:
             return
         self._wished = True
@@ -51,7 +52,7 @@ class Stopping:
             self.peers.wake()
 
     def due(self, done: int) -> bool:
-        """Whether to stop after `done` steps. When not, the next step counts as begun.
+        """Whether to do it after `done` steps. When not, the next step counts as begun.
 
         Raises:
             PeerError: When another process has failed.
@@ -92,3 +93,31 @@ class Stopping:
         self._verdict = int(verdict)
         self._decided.set()
         return False
+
+
+class Ending(NamedTuple):
+    """Why training stops before its last epoch, as all processes see it.
+
+    Attributes:
+        signal: The number of the signal that a process got; None without one.
+        paused: Whether a callback stopped it to go on in a later run.
+    """
+
+    signal: int | None = None
+    paused: bool = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the fit is not at its end: what is left of it is for a later run."""
+        return self.signal is not None or self.paused
+
+
+def agreed_ending(peers: Peers, mine: Ending) -> Ending:
+    """What all processes' endings come to. All call it after the same step."""
+    return Ending(*peers.agree("ending", mine, _joined))
+
+
+def _joined(given: list[Any]) -> Ending:
+    endings = [Ending(*entry) for entry in given]
+    signals = [ending.signal for ending in endings if ending.signal is not None]
+    return Ending(max(signals) if signals else None, any(ending.paused for ending in endings))

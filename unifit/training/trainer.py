@@ -64,6 +64,22 @@ class Sums:
         self.folded = self.read()
         self.engine, self.totals = engine, engine.zeros(self.evaluation)
 
+    def state(self) -> dict[str, Any]:
+        """What `resumed` goes on from to the last bit: what is folded, and what is on the device, float32.
+
+        Only of an epoch's sums. A host read.
+        """
+        now = self.engine.read(self.totals, False).astype(np.float32)
+        return {"steps": self.steps, "fold_every": self._fold_every, "folded": self.folded, "totals": now}
+
+    @classmethod
+    def resumed(cls, engine: Any, state: dict[str, Any]) -> Sums:
+        """The inverse of `state`."""
+        sums = cls(engine, False, 1)
+        sums.steps, sums._fold_every, sums.folded = state["steps"], state["fold_every"], state["folded"]
+        sums.totals = engine.totals_of(state["totals"])
+        return sums
+
     def read(self) -> np.ndarray:
         """All sums so far, float64: a host read, and for evaluation a collective."""
         now = self.engine.read(self.totals, self.evaluation)
