@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from unifit import (
     callbacks,
+    checkpoint,
     data,
     errors,
     initializers,
@@ -49,6 +50,7 @@ __all__ = [
     "Sequential",
     "backend",
     "callbacks",
+    "checkpoint",
     "clone_model",
     "context",
     "data",

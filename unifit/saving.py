@@ -15,6 +15,8 @@ import numpy as np
 
 import unifit.archive as archive
 from unifit.backend import backend
+from unifit.checkpoint.format import WEIGHTS
+from unifit.checkpoint.newest import checkpoint_at
 from unifit.config import deserialize, serialize
 from unifit.errors import ArgumentError, UnifitError
 from unifit.input_specs import specs_from_json, specs_to_json
@@ -116,11 +118,11 @@ def save_weights(model: Any, filepath: Any, overwrite: bool = True) -> None:
 
 
 def load_weights(model: Any, filepath: Any, skip_mismatch: bool = False) -> None:
-    """Reads weights by path from a file of `save_weights` or `model.save`.
+    """Reads weights by path from a file of `save_weights` or `model.save`, or from a checkpoint.
 
     Args:
         model: A built Model.
-        filepath: The file.
+        filepath: The file; or the folder of a checkpoint, or one of checkpoints: the newest.
         skip_mismatch: Whether to load what fits, with a warning that lists the rest.
 
     Raises:
@@ -159,7 +161,9 @@ def load_weights(model: Any, filepath: Any, skip_mismatch: bool = False) -> None
 
 
 def read_weights(filepath: Any) -> dict[str, np.ndarray]:
-    """The weights in a file of `save_weights` or `model.save`, by path."""
+    """The weights in a file of `save_weights` or `model.save`, or in a checkpoint's folder, by path."""
+    if Path(filepath).is_dir():
+        return checkpoint_at(filepath).arrays(WEIGHTS)
     path = archive.existing_file(filepath)
     with open(path, "rb") as file:
         is_zip = file.read(4) == b"PK\x03\x04"

@@ -49,7 +49,7 @@ class FakeModel:
     def weights_by_path(self):
         return {"dense.kernel": np.array([self.weight, 2.0])}
 
-    def save(self, path):
+    def save(self, path, *, weights="own"):
         self.saved.append(path)
 
     save_weights = save
@@ -416,12 +416,11 @@ def test_restart_only_the_next_fit_goes_on_from_the_state():
     assert (stopping.best, stopping.wait) == (0.4, 0)
 
 
-def test_restart_that_cannot_restore_the_best_weights_says_so():
-    stopping = EarlyStopping(patience=9, restore_best_weights=True)
-    stopping.load_state({"best": 0.3, "best_epoch": 1, "wait": 0})
-    with pytest.warns(UserWarning, match="cannot restore the weights of epoch 2"):
-        model = run([stopping], losses(0.4, 0.5))
-    assert model.weight == 1.0
+def test_restart_restores_the_best_weights_of_before():
+    before, after = (EarlyStopping(patience=9, restore_best_weights=True) for _ in range(2))
+    best = run([before], losses(0.5, 0.3, 0.6)).weight
+    after.load_state(before.state())
+    assert run([after], losses(0.4, 0.5), first=3).weight == best == 1.0
 
 
 def test_restart_plateau_goes_on_with_its_rate_and_counts():

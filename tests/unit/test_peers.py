@@ -10,7 +10,7 @@ import unifit.peers as peers_module
 from unifit.contract.values import Placement
 from unifit.errors import ArgumentError, PeerError
 from unifit.peers import Peers
-from unifit.training.stopping import Stopping
+from unifit.training.stopping import StepAgreement
 
 TIME_LIMIT_S = 20.0
 
@@ -219,7 +219,7 @@ def test_lost_store_is_named(store):
 
 def run_steps(peers, steps, wish_after=None, delay_s=0.0):
     """A loop like fit's; returns the number of steps done."""
-    with Stopping(peers, 0) as stopping:
+    with StepAgreement(peers, "stop", 0) as stopping:
         done = 0
         while done < steps:
             time.sleep(delay_s)
@@ -250,7 +250,7 @@ def test_no_process_is_kept_from_a_step_that_another_has_begun(store):
     barrier = threading.Barrier(2)
 
     def body(peers):
-        with Stopping(peers, 0) as stopping:
+        with StepAgreement(peers, "stop", 0) as stopping:
             for done in range(1, 5000):
                 barrier.wait(TIME_LIMIT_S)
                 if done == 50 and peers.process == 1:
@@ -280,12 +280,12 @@ def test_several_wishes_are_one(store):
 
 def test_failure_ends_a_wait_for_the_verdict(store):
     def fails(peers):
-        with Stopping(peers, 0) as stopping, peers.guard():
+        with StepAgreement(peers, "stop", 0) as stopping, peers.guard():
             stopping.due(1)
             raise ValueError("broken")
 
     def waits(peers):
-        with Stopping(peers, 0) as stopping, peers.guard():
+        with StepAgreement(peers, "stop", 0) as stopping, peers.guard():
             done = 0
             while True:
                 done += 1

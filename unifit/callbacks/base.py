@@ -26,8 +26,8 @@ class Callback:
         model: The model, set before the first hook.
         params: Facts about the run: "epochs", "steps" (updates an epoch, or batches of an evaluation or prediction;
             None when unknown), "verbose" (0, 1 or 2), "validation" (whether fit has validation data), "process" (the
-            number of this process), "resumed_at" (epoch and step in it at which a fit goes on from a checkpoint; None
-            for one from the start).
+            number of this process), "resumed_at" (epoch, and steps of it that are done, where a fit goes on in the
+            middle of one).
         state_names: Attributes that make up the callback's state, for `state` and `load_state`.
 
     Example:

@@ -136,12 +136,12 @@ def _chosen(wishes: CheckpointWishes, folder: Folder | None) -> Checkpoint | Non
                 "checkpoint_dir, or delete them."
             )
         return None
-    found = folder.newest(lambda problem: warn(f"A checkpoint is passed over. {problem}", stacklevel=2))
-    if found is None and wishes.resume == "must":
+    newest = folder.newest(lambda problem: warn(f"A checkpoint is passed over. {problem}", stacklevel=2))
+    if newest is None and wishes.resume == "must":
         raise CheckpointError(
             f"resume='must', and '{folder.path}' has no complete checkpoint. resume='auto' would start afresh."
         )
-    return found
+    return newest
 
 
 class Checkpointing:
@@ -167,7 +167,7 @@ class Checkpointing:
         if resumed is not None and resumed.path.parent.resolve() == self.folder.path.resolve():
             self._resumed_step = resumed.state["step"]
             place = Place(resumed.state["epoch"], resumed.state["batches_done"], resumed.state["steps_done"])
-            self._written = (self._resumed_step, place, resumed.state["finished"])  # type: ignore[assignment]
+            self._written = (self._resumed_step, place, resumed.state["finished"])
         if peers.process == 0:
             self._find_best()
         self._every = wishes.every

@@ -96,8 +96,9 @@ def fit(model: Any, binding: Binding, spec: TrainingSpec, given: FitArguments) -
             "verbose": verbosity(given.verbose),
             "validation": validation is not None,
             "process": devices.placement.process,
-            "resumed_at": None if resumed is None else (schedule.first, 0 if begun is None else begun.steps),
         }
+        if begun is not None:
+            params["resumed_at"] = (begun.epoch, begun.steps)
         hooks = Hooks(CallbackList(observing, model, params), peers)
         if resumed is not None:
             hooks.load_states(run_state.callback_states(resumed))

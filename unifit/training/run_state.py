@@ -121,7 +121,9 @@ def arrays_of_run(run: Run) -> tuple[dict[str, Any], dict[str, dict[str, np.ndar
     updates = slots.pop("ema.updates", None)
     facts = {
         "iterations": int(slots.pop("iterations")),
-        "loss_scale": None if scaling["scale"] is None else {name: value.item() for name, value in scaling.items()},
+        "loss_scale": None
+        if scaling["scale"] is None
+        else {name: np.asarray(value).item() for name, value in scaling.items()},
         "ema": None if updates is None else {"updates": int(updates)},
         "weights": {
             path: {
@@ -269,8 +271,8 @@ def restore(checkpoint: Checkpoint, model: Any, trainer: Trainer) -> None:
     if state["optimizer"]["rule"] != rule:
         raise CheckpointError(
             f"{where} holds the state of the optimizer rule '{state['optimizer']['rule']}', and the model is compiled "
-            f"with '{rule}'. Compile with the same one; or load the weights alone into a model that starts afresh: "
-            "uf.checkpoint.load_weights(model, path)."
+            f"with '{rule}'. Compile with the same one; or start afresh from the weights alone: "
+            f"model.load_weights('{checkpoint.path}'), and another checkpoint_dir."
         )
     stored = checkpoint.arrays(format.OPTIMIZER)
     slots = {name: stored[key] for key, name in format.engine_slots(rule, stored).items()}

@@ -1,5 +1,12 @@
 class Signals:
     received = None
-    def __enter__(self): return self
-    def __exit__(self, *a): pass
-def end_of(number): return SystemExit(128+number)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *a):
+        pass
+
+
+def end_of(number):
+    return SystemExit(128 + number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class CheckpointWishes:
 
     def better(self, value: float, than: float | None) -> bool:
         """Whether a figure is better than another; NaN is never."""
-        return not np.isnan(value) and (than is None or self.sign * value > self.sign * than)
+        return not math.isnan(value) and (than is None or bool(self.sign * value > self.sign * than))
 
 
 def make_wishes(directory: Any, every: Any, keep: Any, monitor: Any, mode: str, resume: Any) -> CheckpointWishes:
@@ -81,4 +82,4 @@ def make_wishes(directory: Any, every: Any, keep: Any, monitor: Any, mode: str, 
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
