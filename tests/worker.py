@@ -152,6 +152,7 @@ def _free_port():
 def main():
     """The worker's loop."""
     sys.path.insert(0, str(Path(__file__).parent))
+    import checkpoint_scenarios
     import job_scenarios
     import scenarios
     import unifit
@@ -161,7 +162,8 @@ def main():
         faulthandler.dump_traceback_later(request["limit_s"] - DUMP_S)  # into the log, which a failed call shows
         try:
             unifit.set_seed(0)
-            home = scenarios if hasattr(scenarios, request["scenario"]) else job_scenarios
+            homes = (scenarios, job_scenarios, checkpoint_scenarios)
+            home = next(module for module in homes if hasattr(module, request["scenario"]))
             arrays = getattr(home, request["scenario"])(**request["arguments"])
             np.savez(request["path"], **{key: np.asarray(value) for key, value in arrays.items()})
             answer = "ok"

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from unifit.archive import atomic_file
 from unifit.errors import CheckpointError
 
 
@@ -49,17 +49,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file in place of one that may be there, at once."""
-    temporary = path.parent / f".{path.name}.tmp-{secrets.token_hex(4)}"
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with atomic_file(path) as file:
+        file.write(text.encode())
 
 
 def facts_of(path: Path) -> dict[str, Any]:
