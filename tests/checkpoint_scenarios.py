@@ -1,4 +1,4 @@
-"""Runs with checkpoints that tests start in this process or in workers; each returns named arrays (see scenarios.py)."""
+"""Runs with checkpoints, in this process or in workers (worker.py); each returns named arrays (see scenarios.py)."""
 
 import os
 import resource
@@ -66,7 +66,7 @@ class Seen(uf.callbacks.Callback):
 class Trace(uf.callbacks.Callback):
     """Which rows each update was made of, told from what it did to the weights.
 
-    Row i is the i-th unit vector, the loss is the prediction and the rate is 1: weight i falls by 1 / rows of the window.
+    Row i is the i-th unit vector, the loss is the prediction and the rate 1: weight i falls by 1 / rows of the window.
     """
 
     def __init__(self):
@@ -99,7 +99,7 @@ def interruptible(model, *data, stop_after=None, callbacks=(), **options):
         return None
 
 
-def rows_seen(devices, folder=None, every=1, stop_after=None, accumulation=1, epochs=3):
+def trace_of_rows(devices, folder=None, every=1, stop_after=None, accumulation=1, epochs=3):
     """S-CK-01: the rows 0..19 in batches of 2, shuffled with the seed 3, and which of them each update has seen."""
     uf.set_seed(3)
     x = np.eye(20, dtype=np.float32)
@@ -140,26 +140,28 @@ def five_elements(devices, folder, stop_after=None):
     return {"five": model.weights_by_path()["five.kernel"].ravel(), "numbers": np.array(seen.numbers)}
 
 
-def small_run(devices, folder, every="epoch", stop_after=None, epochs=3, microbatch_size=None, dropout=0.0):
-    """37 rows in batches of 8 through dense layers, BatchNormalization, AdamW, clipping and running averages."""
+def small_run(
+    devices, folder, stop_after=None, epochs=3, microbatch_size=None, dropout=0.0, normalization="batch", **options
+):
+    """37 rows in batches of 8 through dense layers, a normalization, AdamW, clipping and running averages."""
     r = np.random.default_rng(7)
     x, y = (r.normal(size=(37, size)).astype("float32") for size in (5, 3))
     model = uf.Sequential(
         [
             uf.layers.Dense(16, "tanh", kernel_regularizer=uf.regularizers.L2(0.05)),
             uf.layers.Dropout(dropout),
-            uf.layers.BatchNormalization(),
+            uf.layers.BatchNormalization() if normalization == "batch" else uf.layers.LayerNormalization(),
             uf.layers.Dense(3),
         ]
     )
     model.compile(
         uf.optimizers.AdamW(uf.schedules.CosineDecay(1e-2, 40, warmup_steps=4), weight_decay=0.1), "mse",
-        clip_norm=1.0, ema=uf.EMA(0.9), microbatch_size=microbatch_size,
+        metrics=["mae"], clip_norm=1.0, ema=uf.EMA(0.9), microbatch_size=microbatch_size,
     )  # fmt: skip
     seen = Seen()
     history = interruptible(
         model, x, y, batch_size=8, epochs=epochs, callbacks=[seen], stop_after=stop_after, checkpoint_dir=folder,
-        checkpoint_every=every, distribution=uf.DataParallel(devices=devices),
+        distribution=uf.DataParallel(devices=devices), **options,
     )  # fmt: skip
     weights = {f"weight {path}": value for path, value in model.weights_by_path().items()}
     figures = {} if history is None else {f"history {key}": np.array(value) for key, value in history.history.items()}
@@ -167,10 +169,20 @@ def small_run(devices, folder, every="epoch", stop_after=None, epochs=3, microba
 
 
 def steady_run(devices, folder, stop_after=None):
-    """36 updates in 3 epochs of full batches, so that a running loss times its steps gives the loss of each update."""
+    """36 updates in 3 epochs of full batches, so that a running loss times its steps gives the loss of each update.
+
+    The convolution's kernel and its slots lie otherwise in each backend's memory.
+    """
     r = np.random.default_rng(5)
-    x, y = (r.normal(size=(96, size)).astype("float32") for size in (6, 2))
-    model = uf.Sequential([uf.layers.Dense(12, "tanh"), uf.layers.BatchNormalization(), uf.layers.Dense(2)])
+    x, y = (r.normal(size=(96, *shape)).astype("float32") for shape in ((5, 4, 2), (2,)))
+    model = uf.Sequential(
+        [
+            uf.layers.Conv2D(4, (3, 2), activation="tanh"),
+            uf.layers.BatchNormalization(),
+            uf.layers.Flatten(),
+            uf.layers.Dense(2),
+        ]
+    )
     model.compile(uf.optimizers.AdamW(3e-3, weight_decay=0.1), "mse", clip_norm=0.5, ema=uf.EMA(0.95))
     seen = Seen()
     interruptible(
@@ -178,6 +190,31 @@ def steady_run(devices, folder, stop_after=None):
         checkpoint_every=8, checkpoint_keep=None, distribution=uf.DataParallel(devices=devices),
     )  # fmt: skip
     return seen.arrays()
+
+
+def unit_run(folder, epochs, callbacks=(), stop_after=None, rate=1.0, **options):
+    """An update an epoch, each with gradient 1 from w = 0; returns w and the History, None where interrupted."""
+    x = np.ones((2, 1), np.float32)
+    model = uf.Sequential([uf.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    model.compile(uf.optimizers.SGD(rate), prediction)
+    history = interruptible(
+        model, x, x, batch_size=2, epochs=epochs, callbacks=callbacks, stop_after=stop_after, checkpoint_dir=folder,
+        **options,
+    )  # fmt: skip
+    return float(model.weights_by_path()["0.kernel"][0, 0]), history
+
+
+def run_of_every_kind(folder, stop_after=None, **options):
+    """A run with loss scale, running averages, dropout, and a callback whose state holds arrays; returns its model."""
+    r = np.random.default_rng(0)
+    x, y = (r.normal(size=(16, size)).astype("float32") for size in (4, 2))
+    model = uf.Sequential([uf.layers.Dense(3, "tanh"), uf.layers.Dropout(0.5), uf.layers.Dense(2)])
+    model.compile("adam", "mse", precision="mixed_float16", ema=uf.EMA(0.9))
+    interruptible(
+        model, x, y, batch_size=4, epochs=2, stop_after=stop_after, checkpoint_dir=folder, checkpoint_every=6,
+        callbacks=[uf.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True)], **options,
+    )  # fmt: skip
+    return model
 
 
 def two_fits(devices, folder, stop_after=None):
@@ -193,7 +230,8 @@ def two_fits(devices, folder, stop_after=None):
     model.compile(uf.optimizers.Adam(1e-3), "mse")
     interruptible(model, x, y, callbacks=[second], stop_after=stop_after, **options)
     arrays = {f"weight {path}": value for path, value in model.weights_by_path().items()}
-    return arrays | {"first": np.array(first.numbers), "second": np.array(second.numbers)}
+    calls = {"first calls": np.array(first.calls), "second calls": np.array(second.calls)}
+    return arrays | calls | {"first": np.array(first.numbers), "second": np.array(second.numbers)}
 
 
 def large_model(folder=None, **options):
@@ -253,4 +291,3 @@ def folder_gone(devices, folder):
     before = model.weights_by_path()["0.kernel"]
     model.fit(x, x, **options)
     return raised | {"kernel": before, "steps": len(seen.numbers), "calls": np.array(seen.calls)}
-

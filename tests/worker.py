@@ -40,33 +40,8 @@ class Job:
 
     def __init__(self, backend, devices, processes=None):
         self.folder = tempfile.TemporaryDirectory(prefix="unifit-test-")
-        count = processes or (devices if backend == "torch" else 1)
-        ports = [_free_port() for _ in range(count + 1)]
-        port = ports[-1]
         self.processes, self.answers = [], []
-        for rank in range(count):
-            environment = os.environ | {"UNIFIT_BACKEND": backend, "OMP_NUM_THREADS": "1"}
-            if backend == "torch" and count > 1:
-                environment |= {
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(count),
-                    "LOCAL_WORLD_SIZE": str(count),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                }
-            elif count > 1:
-                environment |= {
-                    "UNIFIT_PROCESS": str(rank),
-                    "UNIFIT_PROCESSES": str(count),
-                    "UNIFIT_LOCAL_PROCESS": str(rank),
-                    "UNIFIT_LOCAL_PROCESSES": str(count),
-                    "UNIFIT_COORDINATOR": f"127.0.0.1:{port}",
-                    "UNIFIT_ADDRESSES": ",".join(f"127.0.0.1:{own}" for own in ports[:count]),
-                    "UNIFIT_CPU_DEVICES": str(devices // count),
-                }
-            elif devices > 1:
-                environment["UNIFIT_CPU_DEVICES"] = str(devices)
+        for rank, environment in enumerate(environments(backend, devices, processes)):
             log = open(Path(self.folder.name) / f"{rank}.log", "w")
             process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", __file__],
@@ -133,6 +108,39 @@ class Job:
             process.stdin.close()
         self.processes = []
         self.folder.cleanup()
+
+
+def environments(backend, devices, processes=None):
+    """The environment of each process of a new job; the arguments are Job's."""
+    count = processes or (devices if backend == "torch" else 1)
+    ports = [_free_port() for _ in range(count + 1)]
+    port = ports[-1]
+    found = []
+    for rank in range(count):
+        environment = os.environ | {"UNIFIT_BACKEND": backend, "OMP_NUM_THREADS": "1"}
+        if backend == "torch" and count > 1:
+            environment |= {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(count),
+                "LOCAL_WORLD_SIZE": str(count),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            }
+        elif count > 1:
+            environment |= {
+                "UNIFIT_PROCESS": str(rank),
+                "UNIFIT_PROCESSES": str(count),
+                "UNIFIT_LOCAL_PROCESS": str(rank),
+                "UNIFIT_LOCAL_PROCESSES": str(count),
+                "UNIFIT_COORDINATOR": f"127.0.0.1:{port}",
+                "UNIFIT_ADDRESSES": ",".join(f"127.0.0.1:{own}" for own in ports[:count]),
+                "UNIFIT_CPU_DEVICES": str(devices // count),
+            }
+        elif devices > 1:
+            environment["UNIFIT_CPU_DEVICES"] = str(devices)
+        found.append(environment)
+    return found
 
 
 def _collect(stream, answers):

@@ -10,6 +10,7 @@ import numpy as np
 
 import unifit.checkpoint.format as format
 from unifit.checkpoint.files import facts_of, read_arrays
+from unifit.checkpoint.form import check_form
 from unifit.errors import CheckpointError
 
 
@@ -49,8 +50,8 @@ class Checkpoint:
                 f"'{where}' has version {state.get('version')!r} (of unifit {state.get('unifit')}); this unifit "
                 f"reads versions up to {format.VERSION}. Upgrade unifit."
             )
+        check_form(state, f"'{where}'")
         found = cls(folder, state)
-        found._check_form()
         found._check_sizes()
         return found
 
@@ -89,25 +90,6 @@ class Checkpoint:
                 raise CheckpointError(f"'{self.path / file}' has no array {missing[0]!r}, which {format.STATE} lists.")
             found |= {name: held[name] for name in names}
         return {name: found[name] for name in place}
-
-    def _check_form(self) -> None:
-        where = f"'{self.path / format.STATE}'"
-        files, arrays = self.state.get("files"), self.state.get("arrays")
-        forms = isinstance(files, dict) and isinstance(arrays, dict)
-        forms = forms and all(isinstance(place, dict) for place in arrays.values())  # type: ignore[union-attr]
-        forms = forms and all(
-            isinstance(facts, dict) and {"bytes", "sha256"} <= facts.keys()
-            for facts in files.values()  # type: ignore[union-attr]
-        )
-        missing = [key for key in ("step", "fit", "epoch", "finished", "weights") if key not in self.state]
-        if not forms or missing:
-            raise CheckpointError(f"{where} does not hang together{f': it lacks {missing}' if missing else ''}.")
-        for name in files:  # type: ignore[union-attr]
-            format.check_file_name(name, where)
-        for place in arrays.values():  # type: ignore[union-attr]
-            unlisted = [name for name in place.values() if name not in files]  # type: ignore[operator]
-            if unlisted:
-                raise CheckpointError(f"{where} places an array in {unlisted[0]!r}, which it does not list.")
 
     def _check_sizes(self) -> None:
         for name, facts in self.state["files"].items():

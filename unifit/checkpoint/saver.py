@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from safetensors import SafetensorError
 
 import unifit.checkpoint.format as format
 from unifit.checkpoint.files import write_arrays, write_json
@@ -115,14 +114,14 @@ class Saver:
         if main:
             try:
                 written = self.folder.begin(step)
-            except OSError as caught:
+            except Exception as caught:
                 error = caught
         begun = self._together("begun", None if written is None else written.name, error)
         mine = self._files_of_this_process(contents)
         try:
             for file, (_, arrays) in mine.items():
                 files[file] = write_arrays(self.folder.path / begun[0] / file, arrays)
-        except (OSError, SafetensorError) as caught:
+        except Exception as caught:  # any: the others wait for this process' word
             error = caught
         try:
             listed = {
@@ -140,7 +139,7 @@ class Saver:
                     if contents.better:
                         self.folder.point(BEST, step)
                     self.folder.keep(self.keep, contents.kept)
-                except OSError as caught:
+                except Exception as caught:
                     error = caught
             self._together("done", None, error)
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import secrets
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,19 +67,22 @@ def find(wishes: CheckpointWishes, peers: Peers) -> Checkpoint | None:
     told = {"path": found.get("path"), "token": token, "error": None}
     if problem is not None:
         told["error"] = [isinstance(problem, ArgumentError), str(problem)]
-    answer = peers.agree("checkpoint/found", told, _of_first)
-    checkpoint, unseen = None, None
     try:
-        if folder is not None and not (folder.path / f".seen-{answer['token']}").exists():
-            unseen = str(folder.path.resolve())
-        elif answer["path"] is not None:
-            checkpoint = Checkpoint.open(answer["path"])
-    except CheckpointError as error:
-        unseen = str(error)
-    peers.agree("checkpoint/seen", unseen, _all_see)
-    if folder is not None and peers.process == 0:
-        (folder.path / f".seen-{token}").unlink(missing_ok=True)
-    return checkpoint
+        answer = peers.agree("checkpoint/found", told, _of_first)
+        checkpoint, unseen = None, None
+        try:
+            if folder is not None and not (folder.path / f".seen-{answer['token']}").exists():
+                unseen = str(folder.path.resolve())
+            elif answer["path"] is not None:
+                checkpoint = Checkpoint.open(answer["path"])
+        except CheckpointError as error:
+            unseen = str(error)
+        peers.agree("checkpoint/seen", unseen, _all_see)
+        return checkpoint
+    finally:
+        if folder is not None and peers.process == 0:
+            with suppress(OSError):
+                (folder.path / f".seen-{token}").unlink()
 
 
 def _of_first(given: list[Any]) -> Any:

@@ -86,10 +86,10 @@ def fit(model: Any, binding: Binding, spec: TrainingSpec, given: FitArguments) -
             validation.slicer.pad = feed.slicer.pad
         initial_rate = run_state.rate_facts(spec.optimizer)
         if resumed is not None:
-            run_state.restore(resumed, model, trainer)
-            run_state.restore_rate(resumed, spec.optimizer)
             if begun is not None:
                 begun = begun._replace(sums=run_state.sums_of(resumed, trainer.engine))
+            run_state.restore(resumed, model, trainer)
+            run_state.restore_rate(resumed, spec.optimizer)
         params = {
             "epochs": given.epochs,
             "steps": _steps(feed.source, given.steps_per_epoch, spec),
