@@ -297,8 +297,9 @@ class Engine:
             def loss(params: list[Any]) -> tuple[Any, Any]:
                 values = self._joined(params, buffers)
                 with self.store.bound(values):
-                    value, sums = self.plan.objective.train(self.model, batch, self._scope(placed.step, number, counts))
-                value = value if scale is None else value.astype(jnp.float32) * scale
+                    scope = self._scope(placed.step, number, counts)
+                    value, seed, sums = self.plan.objective.train(self.model, batch, scope)
+                value = value.astype(jnp.float32) * (seed if scale is None else seed * scale)
                 return value, (sums, [values[i] for i in self._rest_indices])
 
             (_, (more, after)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
