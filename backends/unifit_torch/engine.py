@@ -308,9 +308,7 @@ class Engine:
         for param in self._params:
             param.grad = None
 
-    def _update(
-        self, totals: Tensor, sums: Tensor, gradients: list[Tensor], step: int, factor: Any = None
-    ) -> Tensor:
+    def _update(self, totals: Tensor, sums: Tensor, gradients: list[Tensor], step: int, factor: Any = None) -> Tensor:
         """Changes parameters and slots; returns the new totals. Where `factor` is given, only a gradient can skip it."""
         applied = None
         if factor is None:
