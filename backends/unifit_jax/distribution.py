@@ -76,17 +76,21 @@ class Devices:
 
     def rows(self, arrays: Any, row_axis: int = 0) -> Any:
         """A tree of this process' rows as a compiled program takes it, which splits the row axis over the devices."""
-        processes = self.placement.processes
-        if processes == 1:
+        if self.placement.processes == 1:
             return arrays  # jit takes NumPy arrays with its in_shardings in far fewer calls than device_put would need
+        return self.spread(arrays, row_axis)
+
+    def spread(self, arrays: Any, row_axis: int = 0) -> Any:
+        """A tree of this process' rows on the devices, which split the row axis."""
+        processes = self.placement.processes
         split = self.sharding(*[None] * row_axis, DATA_AXIS)
 
-        def spread(array: Any) -> Any:
+        def on_devices(array: Any) -> Any:
             shape = list(array.shape)
             shape[row_axis] *= processes
             return jax.make_array_from_process_local_data(split, array, tuple(shape))
 
-        return jax.tree.map(spread, arrays)
+        return jax.tree.map(on_devices, arrays)
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()

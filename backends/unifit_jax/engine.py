@@ -28,6 +28,7 @@ STEPS_IN_FLIGHT = 8
 class State(NamedTuple):
     """What an update changes; donated to the program that makes the next one.
 
+    `windows` counts them, skipped ones too: what the host counts as `Window.step` is here without a transfer a step.
     The last two are empty where the plan does not ask for them: nothing is traced or passed for them then.
     """
 
@@ -35,12 +36,13 @@ class State(NamedTuple):
     buffers: list[Any]
     slots: Any
     iterations: Any
+    windows: Any
     scaling: Any = ()
     averages: Any = ()
 
 
 class Placed(NamedTuple):
-    """A window's arguments of the compiled program."""
+    """A window's arguments of the compiled program; `step` is on the host until the program takes its own count."""
 
     batch: MicroBatch
     live: Any
@@ -74,6 +76,8 @@ class Engine:
             if plan.ema is not None:
                 self._averages = devices.replicated(averages.start(params))
         self._iterations = devices.replicated(np.zeros((), np.int32))
+        self._windows, self._next_step = devices.replicated(np.zeros((), np.int32)), 0
+        self._constants: dict[Any, Any] = {}
         self._steps = 0
         self.traces = 0
         self._compile()
@@ -128,18 +132,42 @@ class Engine:
         return self.devices.replicated(np.asarray(sums, np.float32))
 
     def place(self, window: Window) -> Placed:
-        return Placed(self.devices.rows(window.batch, row_axis=1), np.int32(window.live), np.int32(window.step))
+        batch = window.batch
+        if not window.full:
+            batch = self.devices.rows(batch, row_axis=1)
+        else:
+            # What is the same in each full window stays on the devices: every array that is passed has its cost.
+            shape = batch.valid.shape
+            valid = self._constant(shape, lambda: self.devices.spread(np.ones(shape, np.bool_), row_axis=1))
+            batch = self.devices.rows(batch._replace(valid=None), row_axis=1)._replace(valid=valid)
+        live = self._constant(window.live, lambda: self.devices.replicated(np.int32(window.live)))
+        return Placed(batch, live, window.step)
+
+    def _constant(self, key: Any, make: Callable[[], Any]) -> Any:
+        """An array that is made once and stays on the devices."""
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = make()
+        return found
 
     def train(self, totals: Any, placed: Placed) -> Any:
-        params, buffers = self._variables()
-        state = State(params, buffers, self._slots, self._iterations, self._scaling, self._averages)
-        state, totals = self._train(state, totals, placed, self._rates)
+        if placed.step != self._next_step:
+            self._windows = self.devices.replicated(np.int32(placed.step))
+        self._next_step = placed.step + 1
+        state, totals = self._train(*self.arguments(totals, placed))
         self.store.values = self._joined(state.params, state.buffers)
-        self._slots, self._iterations = state.slots, state.iterations
+        self._slots, self._iterations, self._windows = state.slots, state.iterations, state.windows
         self._scaling, self._averages = state.scaling, state.averages
         return self._bounded(totals)
 
+    def arguments(self, totals: Any, placed: Placed) -> tuple[State, Any, Placed, Any]:
+        """What the program of an update is called with."""
+        params, buffers = self._variables()
+        state = State(params, buffers, self._slots, self._iterations, self._windows, self._scaling, self._averages)
+        return state, totals, placed._replace(step=None), self._rates
+
     def probe(self, placed: Placed) -> None:
+        placed = placed._replace(step=np.int32(placed.step))
         jax.block_until_ready(self._probe(*self._variables(), placed, self._scale(self._scaling)))
 
     def evaluate(self, totals: Any, batch: MicroBatch) -> Any:
@@ -251,6 +279,7 @@ class Engine:
     def _update(self, state: State, totals: Any, placed: Placed, rates: tuple[Any, Any]) -> tuple[State, Any]:
         self.traces += 1
         plan, scale = self.plan, self._scale(state.scaling)
+        placed = placed._replace(step=state.windows)
         summed, sums, buffers = self._reduced(state.params, state.buffers, placed, scale)
         verdict = plan.objective.update(sums)
         factor = verdict.factor if scale is None else verdict.factor / scale
@@ -267,9 +296,11 @@ class Engine:
         params, slots = self._optimizer.update(summed, state.slots, params, rate)
         params = rounding.stored(params, state.params, plan.seed, state.iterations)
         average = averages.advance(state.averages, params, plan.ema) if plan.ema is not None else ()
-        new = State(params, buffers, slots, state.iterations + 1, state.scaling, average)
+        new = State(params, buffers, slots, state.iterations + 1, state.windows, state.scaling, average)
         # Selects, not products: what is skipped may be NaN.
-        state = jax.tree.map(lambda a, b: jnp.where(applied, a, b), new, state)._replace(scaling=scaled)
+        state = jax.tree.map(lambda a, b: jnp.where(applied, a, b), new, state)._replace(
+            scaling=scaled, windows=state.windows + 1
+        )
         sums = jnp.where(applied, sums, 0.0)
         own = [applied, ~verdict.applied, jnp.where(applied, norm, 0.0), verdict.applied & ~applied]
         return state, totals + jnp.concatenate([sums, jnp.stack([value.astype(jnp.float32) for value in own])])
@@ -297,8 +328,9 @@ class Engine:
             def loss(params: list[Any]) -> tuple[Any, Any]:
                 values = self._joined(params, buffers)
                 with self.store.bound(values):
-                    value, sums = self.plan.objective.train(self.model, batch, self._scope(placed.step, number, counts))
-                value = value if scale is None else value.astype(jnp.float32) * scale
+                    scope = self._scope(placed.step, number, counts)
+                    value, seed, sums = self.plan.objective.train(self.model, batch, scope)
+                value = value.astype(jnp.float32) * (seed if scale is None else seed * scale)
                 return value, (sums, [values[i] for i in self._rest_indices])
 
             (_, (more, after)), gradient = jax.value_and_grad(loss, has_aux=True)(params)

@@ -320,10 +320,11 @@ class Engine:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             for variable in self._params:
                 tape.watch(variable)
-            value, sums = self.plan.objective.train(self.model, batch, scope)
-        # The scaled loss' gradients: the loss itself need not be multiplied, and cannot overflow.
+            value, seed, sums = self.plan.objective.train(self.model, batch, scope)
+        # The gradients start at the seed, scaled: the loss itself need not be multiplied, and cannot overflow.
         scale = self._scaling.scale if self._scaling is not None and self._scaling.is_scaled else None
-        gradients = tape.gradient(value, self._params, None if scale is None else tf.identity(scale))
+        start = tf.constant(seed, value.dtype) if scale is None else tf.identity(scale) * seed
+        gradients = tape.gradient(value, self._params, start)
         return [*(dense(g, v.shape) for g, v in zip(gradients, self._params, strict=True)), sums]
 
     def _reduced(self, values: list[Any], reduce: Reduce) -> list[Any]:

@@ -25,17 +25,18 @@ class Averages:
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
         self._decay = torch.tensor(ema.decay, dtype=torch.float32, device=device)
 
-    def advance(self, applied: Tensor) -> None:
-        """Takes in the parameters as they are after an update, where it was `applied`, a bool scalar; under no_grad."""
+    def advance(self, applied: Tensor | None) -> None:
+        """Takes in the parameters as they are after an update, where it was `applied`, a bool scalar (None: it was)."""
         decay = self._decay
         if self._ema.warmup:
             decay = torch.minimum(decay, (1.0 + self.updates) / (10.0 + self.updates))
-        decay = torch.where(applied, decay, 1.0)
+        if applied is not None:
+            decay = torch.where(applied, decay, 1.0)
         weights = [param if param.dtype is torch.float32 else param.float() for param in self._params]
         if weights:
             torch._foreach_mul_(self.values, decay)
             torch._foreach_add_(self.values, torch._foreach_mul(weights, 1.0 - decay))
-        self.updates += applied
+        self.updates += 1 if applied is None else applied
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from unifit.contract.values import Plan
 
 
-def clip(gradients: list[Tensor], factor: Tensor, plan: Plan) -> Tensor | None:
+def clip(gradients: list[Tensor], factor: Tensor | float, plan: Plan) -> Tensor | None:
     """Multiplies gradients by `factor`, which is not negative, and clips them as the plan says: in place.
 
     A norm is brought down to c by the factor min(1, c / norm). Returns the global norm before clipping where the plan
@@ -20,7 +20,8 @@ def clip(gradients: list[Tensor], factor: Tensor, plan: Plan) -> Tensor | None:
         norm = factor * torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         factor = factor * torch.clamp(plan.clip_norm / norm, max=1.0)
     if plan.clip_parameter_norm is None:
-        torch._foreach_mul_(gradients, factor)
+        if isinstance(factor, Tensor) or factor != 1.0:
+            torch._foreach_mul_(gradients, factor)
     else:
         norms = factor * torch.stack(torch._foreach_norm(gradients))
         factors = factor * torch.clamp(plan.clip_parameter_norm / norms, max=1.0)

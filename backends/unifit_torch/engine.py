@@ -46,6 +46,7 @@ class Placed(NamedTuple):
 
     batches: list[MicroBatch]
     step: int
+    full: bool
 
 
 ScopeOf = Callable[[int], Scope]
@@ -123,11 +124,13 @@ class Engine:
         self._empty_sums = torch.tensor([*zeros, 0.0, 1.0, 0.0, 0.0], device=device)
         self._nonfinite_sums = torch.tensor([*zeros, 0.0, 0.0, 0.0, 1.0], device=device)
         self._pieces = plan.accumulation * self.placement.devices
+        self._seeds: dict[float, Tensor] = {}
+        self._true = torch.ones((), dtype=torch.bool, device=device)
         self.set_rates(0, np.zeros(1, np.float32))
         if self._world > 1 and self._flat is None:
             # The last layers' gradients are ready first: their bucket is on its way while the others are computed.
             params = [tensor for path, tensor in reversed(variables.items()) if path in plan.trainable]
-            self._replica = Replica(self.model, self.objective, params, device, self._scale)
+            self._replica = Replica(self.model, self.objective, params, device)
             self._ddp, self._left = wrap(self._replica, plan.reduction_dtype)
 
     # The border
@@ -150,12 +153,12 @@ class Engine:
             absent if weight is None else self._pieces_of(weight, live),
             absent if window.full else self._pieces_of(valid, live),
         )
-        return Placed([MicroBatch(*pieces) for pieces in zip(*fields, strict=True)], window.step)
+        return Placed([MicroBatch(*pieces) for pieces in zip(*fields, strict=True)], window.step, window.full)
 
     def _pieces_of(self, field: Any, live: int) -> Any:
         """The live micro-batches of a tree of host arrays, on the device."""
         if isinstance(field, np.ndarray):
-            return self._on_device(field[:live]).unbind(0)
+            return (self._on_device(field[0]),) if live == 1 else self._on_device(field[:live]).unbind(0)
         arrays = tree.map(lambda leaf: self._on_device(leaf[:live]), field)
         return [tree.map(lambda leaf: leaf[i], arrays) for i in range(live)]  # noqa: B023
 
@@ -164,7 +167,11 @@ class Engine:
         return tensor if self._on_cpu else tensor.pin_memory().to(self.device, non_blocking=True)
 
     def train(self, totals: Tensor, placed: Placed) -> Tensor:
-        if self._buffers is not None:
+        factor = None
+        if placed.full:
+            factor = self.objective.known_factor(placed.batches[0], len(placed.batches), self.plan.accumulation)
+        certain = factor is not None and self._scaling is None  # that the update will be applied
+        if self._buffers is not None and not certain:
             self._buffers.take()
         with self._passes:
             scope = self._window_scope(placed, self.devices.sum_in_place)
@@ -176,7 +183,7 @@ class Engine:
             with self._no_grad:
                 if self._flat is not None and self._world > 1:
                     sums = self._flat.reduce(sums)
-                return self._update(totals, sums, gradients, placed.step)
+                return self._update(totals, sums, gradients, placed.step, factor)
 
     def probe(self, placed: Placed) -> None:
         # Without a collective: where one process runs out of memory, no other waits for it. DDP's buckets and those of
@@ -251,9 +258,9 @@ class Engine:
         params, sums = self._params, None
         self._clear_gradients()
         for number, batch in enumerate(placed.batches):
-            loss, more = self.objective.train(self.model, batch, scope(number))
+            loss, seed, more = self.objective.train(self.model, batch, scope(number))
             if loss.requires_grad:
-                (loss if self._scale is None else loss * self._scale).backward()
+                loss.backward(self._start(seed))
             if self._flat is not None:
                 self._flat.take()
             sums = more if sums is None else sums + more
@@ -267,7 +274,8 @@ class Engine:
         *accumulated, (number, batch) = enumerate(placed.batches)
         self._clear_gradients()
         self._accumulate(accumulated, scope)
-        self._ddp(batch, scope(number)).backward()
+        loss = self._ddp(batch, scope(number))
+        loss.backward(self._start(self._replica.seed))
         gradients = self._ddp_gradients()
         if self._left != 1:
             torch._foreach_mul_(gradients, self._left)
@@ -277,7 +285,15 @@ class Engine:
         """Adds to the gradients of this process alone."""
         with self._ddp.no_sync() if numbered else contextlib.nullcontext():
             for number, batch in numbered:
-                self._ddp(batch, scope(number)).backward()
+                loss = self._ddp(batch, scope(number))
+                loss.backward(self._start(self._replica.seed))
+
+    def _start(self, seed: float) -> Tensor:
+        """Where a backward pass starts."""
+        start = self._seeds.get(seed)
+        if start is None:
+            start = self._seeds[seed] = torch.full((), seed, dtype=torch.float32, device=self.device)
+        return start if self._scale is None else start * self._scale
 
     def _ddp_gradients(self) -> list[Tensor]:
         """The sums and each parameter's gradient, which are views of DDP's buckets for good."""
@@ -292,10 +308,14 @@ class Engine:
         for param in self._params:
             param.grad = None
 
-    def _update(self, totals: Tensor, sums: Tensor, gradients: list[Tensor], step: int) -> Tensor:
-        factor, applied = self.objective.update(sums)
+    def _update(self, totals: Tensor, sums: Tensor, gradients: list[Tensor], step: int, factor: Any = None) -> Tensor:
+        """Changes parameters and slots; returns the new totals. Where `factor` is given, only a gradient can skip it."""
+        applied = None
+        if factor is None:
+            factor, applied = self.objective.update(sums)
         skipped_sums = self._empty_sums
         if self._scaling is not None:
+            applied = self._true if applied is None else applied
             if self._scale is not None:
                 factor = factor / self._scale
             finite, nonfinite = self._scaling.finite(gradients)
@@ -317,12 +337,13 @@ class Engine:
             if self._working is not None:
                 # Not keyed by the device: every one rounds alike.
                 self._working.put(random.stream(self.plan.seed, step, _ROUNDING))
-        if self._buffers is not None:
+        if self._buffers is not None and applied is not None:
             self._buffers.restore_unless(applied)
         if self._averages is not None:
             self._averages.advance(applied)
-        self._iterations += applied
-        return totals.add_(torch.where(applied, torch.cat([sums, own_sums]), skipped_sums))
+        self._iterations += 1 if applied is None else applied
+        added = torch.cat([sums, own_sums])
+        return totals.add_(added if applied is None else torch.where(applied, added, skipped_sums))
 
     # Helpers
 

@@ -222,6 +222,10 @@ def dot_product_attention(query, key, value, bias=None, mask=None, scale=None, i
     return out.transpose(1, 2)
 
 
+_NO_CLASS = -(2**62)
+"""A label that no data has: torch would pass over its default, -100, without a word."""
+
+
 def _same_shapes(name, target, output):
     if target.shape != output.shape:
         raise ValueError(
@@ -260,6 +264,11 @@ def sparse_categorical_crossentropy(target, output, from_logits=False, axis=-1):
             f"sparse_categorical_crossentropy got a target of shape {tuple(target.shape)} and an output of shape "
             f"{tuple(output.shape)}; the target needs the output's shape without its class axis {axis}."
         )
+    if from_logits and axis == output.ndim - 1:  # one kernel, one node of the graph
+        classes = output.shape[-1]
+        flat = output if output.ndim == 2 else output.reshape(-1, classes)
+        losses = F.cross_entropy(flat.float(), target.reshape(-1).long(), ignore_index=_NO_CLASS, reduction="none")
+        return losses if target.ndim == 1 else losses.reshape(target.shape)
     log_p = _log_probabilities(output, from_logits, axis)
     return -torch.gather(log_p, axis, target.to(torch.int64).unsqueeze(axis)).squeeze(axis)
 

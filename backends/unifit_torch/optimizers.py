@@ -63,13 +63,13 @@ class Optimizer:
         # The fused kernels' arguments, kept so that each is made in one operation.
         self._step, self._skipped = self._iterations.float(), self._iterations.float()
 
-    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor) -> None:
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor | None) -> None:
         """Changes parameters and slots in place where `applied`, under no_grad.
 
         Args:
             gradients: One for each parameter; may be overwritten.
             rate: Learning rate, float32 scalar.
-            applied: bool scalar.
+            applied: bool scalar; None where it is certain.
         """
         raise NotImplementedError
 
@@ -81,9 +81,9 @@ class Optimizer:
 class SGD(Optimizer):
     """torch's fused kernel; its own weight decay would enter the velocity."""
 
-    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor) -> None:
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor | None) -> None:
         if self._decayed:
-            self._decay(rate * applied)
+            self._decay(rate if applied is None else rate * applied)
         torch._fused_sgd_(
             self.params,
             gradients,
@@ -95,7 +95,7 @@ class SGD(Optimizer):
             nesterov=self.rule.nesterov,
             maximize=False,
             is_first_step=False,
-            found_inf=torch.logical_not(applied, out=self._skipped),
+            found_inf=None if applied is None else torch.logical_not(applied, out=self._skipped),
         )
 
 
@@ -109,9 +109,9 @@ class Adam(Optimizer):
         m, v = self.slots["m"], self.slots["v"]
         self._groups = [(part, params[part], m[part], v[part], decay) for part, decay in groups if params[part]]
 
-    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor) -> None:
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor | None) -> None:
         torch.add(self._iterations, 1, out=self._step)
-        torch.logical_not(applied, out=self._skipped)
+        skipped = None if applied is None else torch.logical_not(applied, out=self._skipped)
         for part, params, m, v, decay in self._groups:
             torch._fused_adamw_(
                 params,
@@ -127,7 +127,7 @@ class Adam(Optimizer):
                 eps=self.rule.epsilon,
                 amsgrad=False,
                 maximize=False,
-                found_inf=self._skipped,
+                found_inf=skipped,
             )
 
 
@@ -138,12 +138,14 @@ class ForeachOptimizer(Optimizer):
         super().__init__(rule, params, num_decayed, iterations)
         self._before = Snapshot([*params, *(slot for slots in self.slots.values() for slot in slots)])
 
-    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor) -> None:
-        self._before.take()
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor | None) -> None:
+        if applied is not None:
+            self._before.take()
         self._decay(rate)
         steps = self.steps(gradients)
         torch._foreach_sub_(self.params, torch._foreach_mul(steps, rate))
-        self._before.restore_unless(applied)
+        if applied is not None:
+            self._before.restore_unless(applied)
 
     def steps(self, gradients: list[Tensor]) -> list[Tensor]:
         """Advances the slots; returns what is multiplied by the rate and subtracted."""
@@ -215,8 +217,8 @@ class Native(Optimizer):
             )
         self._made = made
 
-    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor) -> None:
-        if bool(applied):
+    def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor | None) -> None:
+        if applied is None or bool(applied):
             for param, gradient in zip(self.params, gradients, strict=True):
                 param.grad = gradient
             self._made.step()

@@ -68,21 +68,18 @@ class Replica(nn.Module):
     The objective's sums are the gradient of a parameter, and ride in DDP's own bucket.
     """
 
-    def __init__(
-        self, model: Module, objective: Objective, params: list[Tensor], device: torch.device, scale: Tensor | None
-    ):
-        """`scale` is what the loss is multiplied by, if anything."""
+    def __init__(self, model: Module, objective: Objective, params: list[Tensor], device: torch.device):
         super().__init__()
-        self.model, self.objective, self.params, self.scale = model, objective, params, scale
+        self.model, self.objective, self.params = model, objective, params
+        self.seed = 1.0
+        """Where the backward pass of the last forward pass starts."""
         self.sums = nn.Parameter(torch.zeros(objective.num_sums, device=device))
 
     def forward(self, batch: MicroBatch | None, scope: Scope | None) -> Tensor:
         if batch is None or scope is None:
             loss, sums = self.sums.new_zeros(()), self.sums.detach()
         else:
-            loss, sums = self.objective.train(self.model, batch, scope)
-            if self.scale is not None:
-                loss = loss * self.scale
+            loss, self.seed, sums = self.objective.train(self.model, batch, scope)
         return Anchor.apply(loss, sums, self.sums, *self.params)
 
 

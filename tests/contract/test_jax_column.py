@@ -86,7 +86,6 @@ import json, re
 import numpy as np
 import unifit as uf
 from unifit.contract.values import MicroBatch, Window
-from unifit_jax.engine import State
 
 def collectives(program):
     kinds = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
@@ -105,8 +104,7 @@ for accumulation in (1, 8):
     lone = MicroBatch(x[:own], y[:own], None, np.ones(own, bool))
     window = MicroBatch(*(None if a is None else np.stack([a] * accumulation) for a in lone))
     placed = engine.place(Window(window, accumulation, True, 0))
-    state = State(*engine._variables(), engine._slots, engine._iterations)
-    found[f"train {accumulation}"] = collectives(engine._train.lower(state, engine.zeros(False), placed, engine._rates))
+    found[f"train {accumulation}"] = collectives(engine._train.lower(*engine.arguments(engine.zeros(False), placed)))
     scored = engine._evaluate.lower(engine.store.values, engine.zeros(True), engine.devices.rows(lone))
     found[f"evaluate {accumulation}"] = collectives(scored)
 print(json.dumps(found), flush=True)

@@ -128,11 +128,8 @@ def inside(policy):
 def look_at_jax(engine, totals, placed, train):
     from jax.extend import core
 
-    from unifit_jax.engine import State
-
-    params, buffers = engine._variables()
-    state = State(params, buffers, engine._slots, engine._iterations, engine._scaling, engine._averages)
-    traced = engine._train.trace(state, totals, placed, engine._rates)
+    params, _ = engine._variables()
+    traced = engine._train.trace(*engine.arguments(totals, placed))
     found, accumulators, casts = [], set(), {}
     shapes = {tuple(param.shape) for param in params}
 

@@ -55,7 +55,7 @@ class Exact:
             terms = (x * model.weight).astype("float32") + (y * model.offset).astype("float32")
         model.assign("passes", model.passes + jnp.sum(x) * 0 + 1)
         value = jnp.sum(jnp.where(batch.valid[:, None], terms, 0.0))
-        return value, jnp.stack([value, jnp.sum(batch.valid.astype(jnp.float32))])
+        return value, 1.0, jnp.stack([value, jnp.sum(batch.valid.astype(jnp.float32))])
 
     def update(self, sums):
         import jax.numpy as jnp
@@ -232,10 +232,7 @@ def test_without_the_wish_nothing_is_skipped_or_kept():
 
 
 def lowered(engine):
-    from unifit_jax.engine import State
-
-    state = State(*engine._variables(), engine._slots, engine._iterations, engine._scaling, engine._averages)
-    return engine._train.lower(state, engine.zeros(False), engine.place(window(engine, 1.0)), engine._rates)
+    return engine._train.lower(*engine.arguments(engine.zeros(False), engine.place(window(engine, 1.0))))
 
 
 # Clipping

@@ -43,9 +43,9 @@ class Objective(Protocol):
 
     For one update an engine calls, in this order: `count` on every live micro-batch when `counts_first` is set, sums
     the results over micro-batches and devices and passes them on as `Scope.totals`; `train` on every live micro-batch;
-    sums the gradients of its first result and its second result over micro-batches and devices in one reduction;
-    `update` on the summed vector. Then it multiplies the gradients by `factor`, clips, and applies them where `applied`
-    holds. With a loss scale it multiplies the first result of `train` by it before the backward pass, and `factor` by
+    sums the gradients of its loss and its sums over micro-batches and devices in one reduction; `update` on the summed
+    vector, unless `known_factor` has told the factor before. Then it multiplies the gradients by `factor`, clips, and applies them where `applied`
+    holds. With a loss scale it multiplies the seed by it, and `factor` by
     its inverse; where a summed gradient is not finite, the update is skipped too (`Plan.skip_nonfinite`).
 
     Attributes:
@@ -58,8 +58,11 @@ class Objective(Protocol):
     num_evaluation_sums: int
     counts_first: bool
 
-    def train(self, model: Module, batch: MicroBatch, scope: Scope) -> tuple[Any, Any]:
-        """The scalar to differentiate (float32) and the sums (float32, shape (num_sums,), no gradient)."""
+    def train(self, model: Module, batch: MicroBatch, scope: Scope) -> tuple[Any, float, Any]:
+        """The loss (float32 scalar), the seed of its gradient, and the sums (float32, shape (num_sums,), no gradient).
+
+        What is differentiated is loss * seed; in an eager engine the seed is where the backward pass starts.
+        """
         ...
 
     def count(self, model: Module, batch: MicroBatch, scope: Scope) -> Any:
@@ -68,6 +71,19 @@ class Objective(Protocol):
 
     def update(self, sums: Any) -> Update:
         """Factor and verdict from the window's reduced sums."""
+        ...
+
+    def known_factor(self, batch: MicroBatch, live: int, accumulation: int) -> float | None:
+        """What `update` would say of a window without padding, where the host knows it; then the update is applied.
+
+        None where masks, ignored labels or the model decide which elements are valid. An eager engine saves itself a
+        dozen calls by it.
+
+        Args:
+            batch: One of its micro-batches.
+            live: Micro-batches in it.
+            accumulation: Micro-batches of a whole window.
+        """
         ...
 
     def evaluate(self, model: Module, batch: MicroBatch, scope: Scope) -> Any:

@@ -11,8 +11,11 @@ import unifit.activations as activations
 import unifit.layers.arguments as arguments
 import unifit.layers.precision as precision
 import unifit.ops as ops
+from unifit.backend import backend
 from unifit.errors import ArgumentError, ShapeError
 from unifit.layer import Layer, layers_registry
+
+affine = backend.fused.affine
 
 
 @layers_registry.register
@@ -71,9 +74,9 @@ class Dense(Layer):
             self.bias = self.add_weight((self.units,), self.bias_initializer, regularizer=self.bias_regularizer)
 
     def call(self, x: Any) -> Any:
-        kernel = self.kernel
-        y = ops.matmul(precision.like(x, kernel), kernel)
-        return self.activation(y if self.bias is None else ops.add(y, self.bias))
+        kernel, bias = self.kernel, self.bias
+        x = precision.like(x, kernel)
+        return self.activation(ops.matmul(x, kernel) if bias is None else affine(x, kernel, bias))
 
 
 @layers_registry.register

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from unifit.compute_dtype import cast_floats
 from unifit.context import CallContext, context
 from unifit.contract.objective import Scope, Update
 from unifit.contract.tree import leaves
+from unifit.contract.tree import map as map_arrays
 from unifit.contract.values import MicroBatch
 from unifit.errors import ShapeError, UnsupportedError
 from unifit.losses import MeanOverRows, Total, align, reduce_elements, validity_and_weight
@@ -48,7 +50,7 @@ class Layout:
     @property
     def size(self) -> int:
         """Length of the vector."""
-        return self.head + sum(int(np.prod(shape)) for shapes in self.shapes for shape in shapes.values())
+        return self.head + sum(prod(shape) for shapes in self.shapes for shape in shapes.values())
 
 
 class Casts(NamedTuple):
@@ -104,24 +106,27 @@ class Objective:
 
     # What engines call
 
-    def train(self, model: Any, batch: MicroBatch, scope: Scope) -> tuple[Any, Any]:
-        sums, elements = self._sums(model, batch, scope, training=True)
+    def train(self, model: Any, batch: MicroBatch, scope: Scope) -> tuple[Any, float, Any]:
+        sums, elements, added = self._sums(model, batch, scope, training=True)
         terms = len(self.layout.term_names)
-        added = sums[2 * terms]
         if scope.totals is None:
-            loss = (sums[0] * self.layout.term_weights[0] + added) / float(elements * scope.pieces)
+            loss, seed = sums[0], self.layout.term_weights[0] / (elements * scope.pieces)
+            if added is not None:
+                loss, seed = loss * self.layout.term_weights[0] + added, 1.0 / (elements * scope.pieces)
         else:
-            loss = safe_divide(added, scope.totals[terms])
+            loss, seed = ops.zeros((), "float32") if added is None else safe_divide(added, scope.totals[terms]), 1.0
             for i, weight in enumerate(self.layout.term_weights):
                 divided = sums[i] if self.layout.undivided[i] else safe_divide(sums[i], scope.totals[i])
                 loss = loss + weight * divided
-        return loss, ops.stop_gradient(self._flat(sums))
+        # What comes after is a number, or a sum of a metric, and has no gradient.
+        ends = 2 * terms + 1
+        return loss, seed, self._flat([*map(ops.stop_gradient, sums[:ends]), *sums[ends:]])
 
     def count(self, model: Any, batch: MicroBatch, scope: Scope) -> Any:
         shapes = self.shapes.get(row_shapes(batch.x, batch.y))
         if shapes is not None:
             return ops.stack(self._counts_by_labels(batch, shapes))
-        sums, _ = self._sums(model, batch, scope, training=False)
+        sums, *_ = self._sums(model, batch, scope, training=False)
         terms = len(self.layout.term_names)
         return ops.stop_gradient(ops.stack([*sums[terms : 2 * terms], sums[2 * terms + 1]]))
 
@@ -139,8 +144,17 @@ class Objective:
         factor = ops.ones((), "float32") if self.counts_first else safe_divide(capacity / passes, sums[terms])
         return Update(factor, ops.greater(count, 0.0))
 
+    def known_factor(self, batch: MicroBatch, live: int, accumulation: int) -> float | None:
+        if self.counts_first or self.compute_loss is not None:
+            return None
+        loss, output, _ = self.terms[0]
+        if is_mask(output.of(batch.sample_weight, "sample weights")) or loss.mask(output.of(batch.y, "labels")) is not None:
+            return None
+        # Those of which a layer's mask decides what is valid are not among them.
+        return accumulation / live if row_shapes(batch.x, batch.y) in self.shapes else None
+
     def evaluate(self, model: Any, batch: MicroBatch, scope: Scope) -> Any:
-        sums, _ = self._sums(model, batch, scope, training=False)
+        sums, *_ = self._sums(model, batch, scope, training=False)
         return self._flat(sums)
 
     def predict(self, model: Any, batch: MicroBatch, scope: Scope) -> Any:
@@ -170,10 +184,7 @@ class Objective:
             if self.regularized:
                 penalties = [record.regularizer(getattr(owner, name)) for owner, name, record in self.regularized]
                 added = [*added, *penalties]
-            metric_sums = [
-                bound.metric.sums(*self._metric_arguments(i, batch, predictions, ignored, call))
-                for i, bound in enumerate(self.layout.metrics)
-            ]
+            metric_sums = self._metric_sums(batch, predictions, ignored, call)
         return Forward(terms, added, metric_sums)
 
     def _outputs(self, model: Any, x: Any, call: CallContext) -> Any:
@@ -187,21 +198,21 @@ class Objective:
                 outputs = model(x)
         return cast_floats(outputs, "float32", call)
 
-    def _sums(self, model: Any, batch: MicroBatch, scope: Scope, training: bool) -> tuple[list[Any], int]:
-        """The vector's entries, not yet flat, and the number of loss elements with padding."""
+    def _sums(self, model: Any, batch: MicroBatch, scope: Scope, training: bool) -> tuple[list[Any], int, Any]:
+        """The vector's entries, not yet flat, the number of loss elements with padding, and what layers added."""
         terms, added, metric_sums = self.forward(model, batch, scope, training)
         if len(terms) == 1:
             total, divisor, count = terms[0][:3]
-            elements, head = int(np.prod(terms[0].shape)), [total, divisor]
+            elements, head = prod(terms[0].shape), [total, divisor]
         else:
             count = sum(term.count for term in terms) if terms else count_rows(batch)
-            elements = sum(int(np.prod(term.shape)) for term in terms) or 1
+            elements = sum(prod(term.shape) for term in terms) or 1
             head = [*(term.total for term in terms), *(term.divisor for term in terms)]
-        aux = sum(added) * count if added else ops.zeros((), "float32")
-        head += [aux, count, ops.full((), float(elements), "float32"), ops.full((), 1.0 / scope.pieces, "float32")]
+        aux = sum(added) * count if added else None
+        head += [ops.zeros((), "float32") if aux is None else aux, count, ops.full((), float(elements), "float32"), ops.full((), 1.0 / scope.pieces, "float32")]
         for sums in metric_sums:
             head += [sums[name] for name in sorted(sums)]
-        return head, elements
+        return head, elements, aux
 
     def _flat(self, sums: list[Any]) -> Any:
         """One float32 vector of the entries, in order."""
@@ -230,6 +241,17 @@ class Objective:
             divisors.append(divisor)
             counts.append(count)
         return [*divisors, sum(counts) if counts else count_rows(batch)]
+
+    def _metric_sums(
+        self, batch: MicroBatch, predictions: Any, ignored: list[Any], call: CallContext
+    ) -> list[dict[str, Any]]:
+        if not self.layout.metrics:
+            return []
+        predictions = without_gradient(predictions, call)
+        return [
+            bound.metric.sums(*self._metric_arguments(i, batch, predictions, ignored, call))
+            for i, bound in enumerate(self.layout.metrics)
+        ]
 
     def _metric_arguments(
         self, index: int, batch: MicroBatch, predictions: Any, ignored: list[Any], call: CallContext
@@ -339,6 +361,18 @@ def without_invalid(labels: Any, *masks: Any) -> Any:
     return labels
 
 
+def without_gradient(predictions: Any, call: CallContext) -> Any:
+    """The predictions as metrics get them: nothing that is made of them is recorded for the backward pass."""
+
+    def stopped(leaf: Any) -> Any:
+        given, mask = ops.stop_gradient(leaf), call.mask_of(leaf)
+        if mask is not None:
+            call.set_mask(given, mask)
+        return given
+
+    return map_arrays(stopped, predictions)
+
+
 def is_mask(sample_weight: Any) -> bool:
     """Whether the weights are one bool array."""
     return hasattr(sample_weight, "shape") and ops.dtype(sample_weight) == "bool"
@@ -351,7 +385,10 @@ def batch_rows(batch: MicroBatch) -> int:
 
 def row_shapes(x: Any, y: Any) -> Any:
     """What the shapes of the loss elements of a batch follow from: the shapes of its rows, as a key."""
-    return tuple(tuple(tuple(leaf.shape[1:]) for leaf in leaves(node)) for node in (x, y))
+    return tuple(
+        (node.shape[1:],) if hasattr(node, "shape") else tuple(tuple(leaf.shape[1:]) for leaf in leaves(node))
+        for node in (x, y)
+    )
 
 
 def count_rows(batch: MicroBatch) -> Any:
