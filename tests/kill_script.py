@@ -1,13 +1,12 @@
 """A training script that kills its job at a moment: `kill_script.py FOLDER NAME MOMENT RANK PROCESSES`.
 
-Everything that a run's state holds is at work: dropout, batch statistics, a schedule or a rate that callbacks set,
-running averages, accumulation, shuffling, augmentation, ragged batches, early stopping with the best weights. Called
-again it goes on from its checkpoints in FOLDER/run. It leaves FOLDER/<NAME>-<rank>.npz, the weights in memory at the end,
-and appends to FOLDER/epochs.jsonl what History gets to know of each epoch.
+Everything that a run's state holds is at work: dropout, batch statistics, a schedule (with two processes a rate that a
+callback sets), running averages, accumulation, shuffling, augmentation, ragged batches, early stopping with the best
+weights. Called again it goes on from its checkpoints in FOLDER/run. It appends to FOLDER/epochs.jsonl what History gets
+to know of each epoch.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -81,27 +80,37 @@ def model_and_callbacks(follows_schedule):
     return model, callbacks
 
 
-def main():
-    """Trains, to the end or to the moment."""
-    sys.setswitchinterval(1e-4)  # so that a thread is woken in the middle of a step
-    folder, name, moment, rank, processes = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), *sys.argv[4:]
-    rank, processes = int(rank), int(processes)
+def train(devices, folder, name, killer):
+    """Trains, to the end or to the moment; returns the weights in memory at the end."""
     uf.set_seed(11)
-    killer = Killer(None if moment is None else Moment(**moment), rank, folder / f"{name}.killed")
-    killer.arm()
+    folder = Path(folder)
     r = np.random.default_rng(6)
     validation = tuple(r.normal(size=(37, size)).astype("float32") for size in (6, 2))
-    model, callbacks = model_and_callbacks(follows_schedule=processes != 2)
+    model, callbacks = model_and_callbacks(follows_schedule=devices != 2)
     history = model.fit(
         Batches(killer), epochs=2 * STOPS_AFTER, verbose=0, validation_data=validation, validation_batch_size=8,
         callbacks=[Watch(killer, last=False), *callbacks, Epochs(folder / "epochs.jsonl"), Watch(killer, last=True)],
-        distribution=uf.DataParallel(devices=processes), checkpoint_dir=folder / "run", checkpoint_every=2,
+        distribution=uf.DataParallel(devices=devices), checkpoint_dir=folder / "run", checkpoint_every=2,
         checkpoint_keep=2, resume="auto",
     )  # fmt: skip
-    np.savez(folder / f"{name}-{rank}.npz", **model.weights_by_path())
-    if rank == 0:
+    if uf.process_index() == 0:
         (folder / f"{name}.json").write_text(json.dumps({"epochs": history.epoch, "history": history.history}))
-        print(f"pid {os.getpid()}: {len(history.epoch)} epochs")
+    return model.weights_by_path()
+
+
+def train_to_the_end(devices, folder, name):
+    """A scenario (see scenarios.py): the same without a kill."""
+    return train(devices, folder, name, Killer(None, 0, Path(folder, f"{name}.killed")))
+
+
+def main():
+    """A leg of a run: from its newest checkpoint to a moment."""
+    sys.setswitchinterval(1e-4)  # so that a thread is woken in the middle of a step
+    folder, name, moment = Path(sys.argv[1]), sys.argv[2], Moment(**json.loads(sys.argv[3]))
+    rank, processes = map(int, sys.argv[4:])
+    killer = Killer(moment, rank, folder / f"{name}.killed")
+    killer.arm()
+    train(processes, folder, name, killer)
 
 
 if __name__ == "__main__":

@@ -162,6 +162,7 @@ def main():
     sys.path.insert(0, str(Path(__file__).parent))
     import checkpoint_scenarios
     import job_scenarios
+    import kill_script
     import scenarios
     import unifit
 
@@ -170,7 +171,7 @@ def main():
         faulthandler.dump_traceback_later(request["limit_s"] - DUMP_S)  # into the log, which a failed call shows
         try:
             unifit.set_seed(0)
-            homes = (scenarios, job_scenarios, checkpoint_scenarios)
+            homes = (scenarios, job_scenarios, checkpoint_scenarios, kill_script)
             home = next(module for module in homes if hasattr(module, request["scenario"]))
             arrays = getattr(home, request["scenario"])(**request["arguments"])
             np.savez(request["path"], **{key: np.asarray(value) for key, value in arrays.items()})

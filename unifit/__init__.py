@@ -2,37 +2,40 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from unifit import (
-    callbacks,
-    checkpoint,
-    data,
-    errors,
-    initializers,
-    layers,
-    losses,
-    metrics,
-    ops,
-    optimizers,
-    random,
-    regularizers,
-    schedules,
-)
-from unifit.backend import backend
-from unifit.context import context
-from unifit.distribution import DataParallel
-from unifit.launch.joining import join_early
-from unifit.launch.notebook import launch
-from unifit.layer import Layer
-from unifit.model import Model
-from unifit.names import register_serializable
-from unifit.precision import EMA, LossScale, Precision, set_precision
-from unifit.processes import is_main_process, process_count, process_index
-from unifit.saving import clone_model, load_model, model_from_json
-from unifit.seed import set_seed
-from unifit.sequential import Sequential
-from unifit.symbol import Input
+from unifit.launch.own_command import is_own_command
 
-join_early()
+if not is_own_command():  # the command `unifit` works without a framework, which these import
+    from unifit import (
+        callbacks,
+        checkpoint,
+        data,
+        errors,
+        initializers,
+        layers,
+        losses,
+        metrics,
+        ops,
+        optimizers,
+        random,
+        regularizers,
+        schedules,
+    )
+    from unifit.backend import backend
+    from unifit.context import context
+    from unifit.distribution import DataParallel
+    from unifit.launch.joining import join_early
+    from unifit.launch.notebook import launch
+    from unifit.layer import Layer
+    from unifit.model import Model
+    from unifit.names import register_serializable
+    from unifit.precision import EMA, LossScale, Precision, set_precision
+    from unifit.processes import is_main_process, process_count, process_index
+    from unifit.saving import clone_model, load_model, model_from_json
+    from unifit.seed import set_seed
+    from unifit.sequential import Sequential
+    from unifit.symbol import Input
+
+    join_early()
 
 try:
     __version__ = version("unifit")

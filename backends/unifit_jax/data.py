@@ -24,6 +24,11 @@ def to_numpy(value: Any) -> np.ndarray | None:
     return np.asarray(value)
 
 
+def from_numpy(array: np.ndarray) -> jax.Array:
+    """An array of JAX'."""
+    return jax.numpy.asarray(array)
+
+
 def adapt(data: Any, *, batch_size: int | None, shuffle: bool) -> None:
     """None: JAX has no data sets."""
     return None

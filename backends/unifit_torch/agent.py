@@ -2,7 +2,9 @@
 
 It is torchrun with these differences. Its exit status is that of the process that failed first. What a failing process
 after the first wrote to its log as errors is shown. After a failure the others get a second to end by themselves, so
-that the cause is among what is reported, and are killed soon. They end with the agent, even when it is killed.
+that the cause is among what is reported, and are killed soon. They end with the agent, even when it is killed. A signal
+goes to the processes alone, not to the workers that load their data; the same one again within a second is no second
+one; and a job whose processes have ended at a signal's wish is not started again.
 `--nproc-per-node=all` means all GPUs, else UNIFIT_CPU_DEVICES, else one. Only torch is imported: the script's own
 sys.path need not be set up here, and `-P` keeps this folder, which has a `random.py`, off the path.
 """
@@ -12,22 +14,29 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed.elastic.multiprocessing as multiprocessing
 from torch.distributed import run
-from torch.distributed.elastic.multiprocessing.api import SignalException, SubprocessContext
+from torch.distributed.elastic.multiprocessing.api import RunProcsResult, SignalException, SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 SHOWN_LINES = 60
 ENDED_BY_SIGNAL = 128
 SETTLE_S = 1.0
 FAILURE_GRACE_S = 3
+SIGNAL_GRACE_S = 30
+REPEATED_WITHIN_S = 1.0
 POLL_S = 0.05
 
 REPORT = "failure.txt"
 """The report of a failure is written to this file of the log folder too: the launcher sends it to other machines."""
+
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # How a process ends when another one of its job has died: by its framework's abort, or by the agent's signal.
 USUAL_SIGNALS = (-signal.SIGTERM, -signal.SIGABRT)
@@ -49,24 +58,66 @@ class Processes(SubprocessContext):
     Attributes:
         ended_by_agent: System's numbers of processes whose exit status says nothing.
         latest: The one made last.
+        heard: The first signal to the agent, and when it came; None before.
     """
 
     ended_by_agent: set[int] = set()
     latest: "Processes | None" = None
+    heard: tuple[int, float] | None = None
 
     def _start(self) -> None:
         Processes.latest = self
+        for number in PASSED_ON:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                signal.signal(number, partial(self._hear, handler))
         super()._start()
 
-    def close(self, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
-        processes = [handler.proc for handler in self.subprocess_handlers.values()]
-        if death_sig is None and self._failures:
-            timeout = min(timeout, FAILURE_GRACE_S)
-            deadline = time.monotonic() + SETTLE_S
-            while time.monotonic() < deadline and any(process.poll() is None for process in processes):
-                time.sleep(POLL_S)
-            self.ended_by_agent.update(process.pid for process in processes if process.poll() is None)
-        super().close(death_sig, timeout)
+    @classmethod
+    def _hear(cls, handler: Callable[[int, Any], Any], number: int, frame: Any) -> None:
+        now = time.monotonic()
+        first, cls.heard = cls.heard, cls.heard or (number, now)
+        if first is None or first[0] != number or now - first[1] > REPEATED_WITHIN_S:
+            handler(number, frame)
+
+    def _poll(self) -> RunProcsResult | None:
+        result = super()._poll()
+        number = None if result is None else self._asked_to_end()
+        if number is not None:
+            # torch's way to end, rather than to start again.
+            raise SignalException("a process of the job has ended at a signal's wish", signal.Signals(number))
+        return result
+
+    def close(self, death_sig: signal.Signals | None = None, timeout: int = SIGNAL_GRACE_S) -> None:
+        if death_sig is not None:
+            for process in self._running():
+                process.send_signal(death_sig)
+            try:
+                self._wait(timeout)
+            finally:  # a second signal too comes here, as an exception
+                super().close(signal.SIGKILL, timeout)
+        elif self._failures:
+            self._wait(SETTLE_S if self._asked_to_end() is None else SIGNAL_GRACE_S)
+            self.ended_by_agent.update(process.pid for process in self._running())
+            super().close(None, FAILURE_GRACE_S)
+        else:
+            super().close(None, timeout)
+
+    def _running(self) -> list[Any]:
+        return [handler.proc for handler in self.subprocess_handlers.values() if handler.proc.poll() is None]
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self._running():
+            time.sleep(POLL_S)
+
+    def _asked_to_end(self) -> int | None:
+        """The signal at whose wish the process that ended first has ended in good order; None where it just failed."""
+        if not self._failures:
+            return None
+        status = next(iter(self._failures.values())).exitcode
+        number = signal.SIGINT if status == -signal.SIGINT else status - ENDED_BY_SIGNAL
+        return int(number) if number in PASSED_ON else None
 
     def ended_well(self) -> bool:
         """Whether all of them have come to their end without an error."""
@@ -85,7 +136,10 @@ def main() -> int:
     except SignalException as error:
         # A script may save, and end well, when it is asked to end.
         ended_well = Processes.latest is not None and Processes.latest.ended_well()
-        return 0 if ended_well else ENDED_BY_SIGNAL + error.sigval
+        if ended_well:
+            return 0
+        print(f"unifit: ended by {signal.Signals(error.sigval).name}.", file=sys.stderr, flush=True)
+        return ENDED_BY_SIGNAL + error.sigval
     return 0
 
 

@@ -50,6 +50,11 @@ def to_numpy(value: Any) -> np.ndarray | None:
     return value.cpu().resolve_conj().resolve_neg().numpy()
 
 
+def from_numpy(array: np.ndarray) -> torch.Tensor:
+    """A tensor of the array's own memory."""
+    return torch.from_numpy(array)
+
+
 def adapt(data: Any, *, batch_size: int | None, shuffle: bool) -> Stream | Items | Rows | None:
     """A loader for a DataLoader or a Dataset; None for anything else."""
     if isinstance(data, DataLoader):
@@ -66,13 +71,15 @@ def adapt(data: Any, *, batch_size: int | None, shuffle: bool) -> Stream | Items
 def _from_loader(loader: DataLoader) -> Stream | Items | Rows:
     """The loader's data in an order keyed (seed, epoch), where its order is one of torch's own."""
     own_iteration = type(loader).__iter__ is not DataLoader.__iter__
+    if own_iteration and _is_torchdata(loader, "StatefulDataLoader"):
+        own_iteration = _has_state(loader.dataset)  # without one, reading by number needs none of the loader's either
     if own_iteration or isinstance(loader.dataset, IterableDataset):
         return _as_it_is(loader)
     if loader.batch_sampler is None:
         shuffle, order, count = _order_of(loader.sampler, len(loader.dataset))
         rows = _Reader(loader.dataset, loader)
         return Items(rows.load, count, shuffle, order, read_ahead=loader.num_workers > 0, fresh=True)
-    if type(loader.batch_sampler) is not BatchSampler:
+    if type(loader.batch_sampler) is not BatchSampler and not _is_torchdata(loader.batch_sampler, "BatchSampler"):
         return _as_it_is(loader)
     shuffle, order, count = _order_of(loader.sampler, len(loader.dataset))
     return _rows(loader.dataset, count, loader.batch_size, shuffle, order, loader)
@@ -99,7 +106,8 @@ def _order_of(sampler: Any, rows: int) -> tuple[bool, Callable[[int, int], Seque
     """(whether unifit shuffles, the sampler's own order where it has one, number of rows)."""
     if type(sampler) is SequentialSampler:
         return False, None, rows
-    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == rows:
+    random = type(sampler) is RandomSampler or _is_torchdata(sampler, "RandomSampler")
+    if random and not sampler.replacement and sampler.num_samples == rows:
         return True, None, rows
     if getattr(sampler, "num_replicas", 1) > 1:
         raise ArgumentError(
@@ -120,25 +128,80 @@ def _order_of(sampler: Any, rows: int) -> tuple[bool, Callable[[int, int], Seque
 
 def _as_it_is(loader: DataLoader) -> Stream:
     """A loader whose order is its own; what it draws from the global generators is keyed (seed, epoch)."""
-
-    def batches(epoch: int, seed: int) -> Iterator[Any]:
-        own = OwnRandomness(_GENERATORS, item_seed(seed, epoch, "loader"))
-        with own:
-            iterator = iter(loader)
-        while True:
-            with own:
-                raw = next(iterator, _END)
-            if raw is _END:
-                return
-            yield raw
-
+    in_workers = isinstance(loader.dataset, IterableDataset) and loader.num_workers > 0
     try:
         count = len(loader)
     except TypeError:
         count = None
-    if isinstance(loader.dataset, IterableDataset) and loader.num_workers > 1:
+    if in_workers and loader.num_workers > 1:
         count = None  # workers may each leave a short batch: the length is a guess
-    return Stream(batches, count, read_ahead=False, fresh=True)
+    told = [part for part in (loader.dataset, loader.batch_sampler, loader.sampler) if hasattr(part, "set_epoch")]
+    stateful = _has_state(loader)
+
+    def batches(epoch: int, seed: int, state: Any = None) -> _Running:
+        for part in told:
+            part.set_epoch(epoch)
+        return _Running(loader, OwnRandomness(_GENERATORS, item_seed(seed, epoch, "loader")), state)
+
+    return Stream(
+        batches,
+        count,
+        read_ahead=False,
+        fresh=True,
+        keyed=bool(told),
+        # Which worker's batch comes next follows from when each one ends.
+        repeats=not in_workers or _has_state(loader.dataset),
+        state=_Running.state if stateful else None,
+        reopen=batches if stateful else None,
+    )
+
+
+class _Running:
+    """A loader's batches in its own order, with random numbers of their own.
+
+    Args:
+        loader: Where they come from.
+        own: The random numbers.
+        state: An earlier `state()` to go on from.
+    """
+
+    def __init__(self, loader: DataLoader, own: OwnRandomness, state: Any = None):
+        self.loader, self.own = loader, own
+        with own:
+            if state is not None:
+                loader.load_state_dict(state["loader"])
+            self.iterator = iter(loader)
+        if state is not None:
+            own.resume(state["random"])
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with self.own:
+            return next(self.iterator)
+
+    def state(self) -> Any:
+        """Where it goes on; None where the loader knows a number of batches alone, and would read them again itself."""
+        state = self.loader.state_dict()
+        known = any(_entries(state, name) for name in ("dataset_state", "dataset_iter_state"))
+        return {"loader": state, "random": self.own.state()} if known else None
+
+
+def _has_state(value: Any) -> bool:
+    return all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _is_torchdata(value: Any, name: str) -> bool:
+    kind = type(value)
+    return kind.__name__ == name and kind.__module__.partition(".")[0] == "torchdata"
+
+
+def _entries(state: Any, name: str) -> bool:
+    """Whether a dict in a loader's state has something under `name`: torchdata nests them by worker."""
+    if not isinstance(state, dict):
+        return False
+    return state.get(name) is not None or any(_entries(value, name) for value in state.values())
 
 
 class _Reader:

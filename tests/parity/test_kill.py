@@ -10,45 +10,48 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from kill_moments import REST, SAVE, WINDOW, drawn
-from kill_script import EPOCH_STEPS, STEPS, STOPS_AFTER
+from kill_script import EPOCH_STEPS, STEPS, STOPS_AFTER, train_to_the_end
 from unifit.checkpoint import Checkpoint, newest
 from worker import environments
 
 SCRIPT = Path(__file__).parents[1] / "kill_script.py"
-KILLS = {1: 9, 2: 5, 4: 3}  # by number of processes, where UNIFIT_KILLS does not say
 ASKED = os.environ.get("UNIFIT_KILLS")
+KILLS = {"torch": (6, 5), "jax": (6, 5), "tensorflow": (5, 3)}  # of one process, and of two, unless UNIFIT_KILLS says
 LEG_LIMIT_S = 100.0  # a start in each process, on a busy machine
-LEG_S = 20.0  # on average
+LEG_S = 25.0  # on average
 
 
 def kills_of(processes):
     """How often a run is killed."""
-    return KILLS[processes] if ASKED is None else int(ASKED)
+    return int(ASKED) if ASKED else KILLS[os.environ["UNIFIT_BACKEND"]][processes - 1]
 
 
 def runs(processes, *marks):
     """The parameter for a job of so many processes, with a time limit."""
-    limit = pytest.mark.timeout(max(400, LEG_S * kills_of(processes)))
-    return pytest.param(processes, marks=[limit, *marks])
+    return pytest.param(processes, marks=[pytest.mark.timeout(max(400, LEG_S * kills_of(processes))), *marks])
 
 
-def run_job(backend, processes, folder, name, moment=None):
+jobs_of = [runs(1), runs(2)]
+if ASKED:
+    jobs_of.append(runs(4, pytest.mark.backends("torch", reason="each process costs a start, and has one device")))
+
+
+def run_leg(backend, processes, folder, name, moment):
     """Runs the script until its processes have ended; returns their exit codes, and what they said."""
-    moment = json.dumps(None if moment is None else moment._asdict())
     logs = [folder / f"{name}-{rank}.log" for rank in range(processes)]
     started = []
     try:
         for rank, environment in enumerate(environments(backend, processes, processes)):
-            command = [sys.executable, "-W", "ignore", SCRIPT, folder, name, moment, str(rank), str(processes)]
+            command = [sys.executable, "-W", "ignore", SCRIPT, folder, name, json.dumps(moment._asdict())]
             with open(logs[rank], "w") as log:
                 options = {"stdout": log, "stderr": log, "env": environment, "start_new_session": True}
-                started.append(subprocess.Popen(command, **options))
+                started.append(subprocess.Popen([*command, str(rank), str(processes)], **options))
         (folder / f"{name}.pids").write_text(json.dumps([process.pid for process in started]))
         codes = [process.wait(LEG_LIMIT_S) for process in started]
     finally:
@@ -59,17 +62,15 @@ def run_job(backend, processes, folder, name, moment=None):
 
 
 def kill_all_along(backend, processes, folder, moments):
-    """Runs the script anew after each of its kills, and at last to its end; returns where each of them was."""
+    """Runs the script anew after each of its kills, up to the last one; returns where each of them was."""
     happened = []
     for number, moment in enumerate(moments):
-        codes, said = run_job(backend, processes, folder, f"leg{number}", moment)
-        record = folder / f"leg{number}.killed"
+        codes, said = run_leg(backend, processes, folder, f"leg{number}", moment)
         assert codes == [-signal.SIGKILL] * processes, f"{moment} did not happen, but {codes}:\n{said}"
-        happened.append(json.loads(record.read_text().splitlines()[-1]))
+        where = (folder / f"leg{number}.killed").read_text().splitlines()[-1]
+        happened.append(json.loads(where))
         assert happened[-1] is not None, f"{moment}: the job was killed when it was no longer there"
-        print(f"  {number + 1:2}. {happened[-1]}")
-    codes, said = run_job(backend, processes, folder, "end")
-    assert codes == [0] * processes, said
+        print(f"  {number + 1:2}. {where}")
     return happened
 
 
@@ -107,28 +108,34 @@ def assert_same_history(folder, straight):
         assert values == whole["history"][name][-len(values) :]
 
 
-@pytest.mark.parametrize("processes", [runs(1), runs(2), runs(4, pytest.mark.backends("torch", reason="costly"))])
-def test_killed_run_ends_as_the_uninterrupted_one(backend_name, tmp_path, processes):
+@pytest.mark.parametrize("processes", jobs_of)
+def test_killed_run_ends_as_the_uninterrupted_one(backend_name, run_on, tmp_path, processes):
     straight, folder = tmp_path / "straight", tmp_path / "killed"
-    straight.mkdir(), folder.mkdir()
-    codes, said = run_job(backend_name, processes, straight, "end")
-    assert codes == [0] * processes, said
+    straight.mkdir()
+    folder.mkdir()
 
+    def to_the_end(place):
+        if processes == 1:
+            return [train_to_the_end(1, place, "end")]
+        return run_on(processes, "train_to_the_end", processes=processes, folder=str(place), name="end")
+
+    weights = to_the_end(straight)
     kills = kills_of(processes)
     moments = drawn(kills, STEPS, EPOCH_STEPS, processes, seed=f"{backend_name} {processes}")
     print(f"\n{backend_name}, {processes} processes, {STEPS} steps:")
     happened = kill_all_along(backend_name, processes, folder, moments)
-    kinds = Counter(fact["kind"] for fact in happened)
+    kinds = Counter(where["kind"] for where in happened)
     print(f"  {kills} kills: {dict(kinds)}")
-    assert len(happened) == kills and min(kinds[SAVE], kinds[WINDOW]) >= kills // 3
-    assert kinds[REST] >= 1
+    assert len(happened) == kills and min(kinds[SAVE], kinds[WINDOW]) >= kills / 3
+    assert kills < 5 or kinds[REST]
 
+    with pytest.warns(UserWarning, match=f"{STEPS}' was not written to its end") if processes == 1 else nullcontext():
+        resumed = to_the_end(folder)
     assert_same_checkpoint(folder / "run", straight / "run")
     assert_same_history(folder, straight)
     best = newest(straight / "run").state["callbacks"]["EarlyStopping"]["best_epoch"]
     assert best < STOPS_AFTER - 1  # so the weights at the end are those of an epoch that a dead process saw
-    for rank in range(processes):
-        with np.load(folder / f"end-{rank}.npz") as got, np.load(straight / f"end-{rank}.npz") as want:
-            assert sorted(got.files) == sorted(want.files)
-            for name in want.files:
-                assert got[name].tobytes() == want[name].tobytes(), f"rank {rank}: {name}"
+    for rank, (got, want) in enumerate(zip(resumed, weights, strict=True)):
+        assert got.keys() == want.keys()
+        for name in want:
+            assert got[name].tobytes() == want[name].tobytes(), f"rank {rank}: {name}"

@@ -14,8 +14,9 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from unifit.errors import ArgumentError, StartError
-from unifit.launch import command_line
+from unifit.launch import command_line, notebook, supervisor
 from unifit.launch.children import Spec
+from unifit.launch.interruption import REPEATED_WITHIN_S
 from unifit.launch.notebook import launch
 from unifit.launch.ports import free_ports, split_address
 from unifit.launch.rendezvous import AllDone, Node, OtherFailed, meet
@@ -47,8 +48,18 @@ JOB = """
         leave("saved")
         end()
 
+    def save_slowly(*_):
+        if (folder / f"{process}.asked").exists():
+            leave("asked_twice")
+        leave("asked")
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+        save()
+
     if mode == "saves":
         signal.signal(signal.SIGTERM, save)
+    if mode == "saves slowly":
+        signal.signal(signal.SIGTERM, save_slowly)
     if mode == "is deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("process", process, "prints", flush=True)
@@ -64,6 +75,14 @@ JOB = """
     if mode.startswith("fails") and process == "1":
         leave("failed", coordinator)
         raise ValueError("bad sample 17")
+    if mode == "obeys":
+        worker.kill()
+        worker.wait()
+        while process == "0" and not (folder / "1.obeyed").exists():
+            time.sleep(0.01)
+        time.sleep(1.5 if process == "0" else 0)
+        leave("obeyed")
+        sys.exit(128 + signal.SIGTERM)
     if mode == "is killed" and process == "1":
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
@@ -210,7 +229,7 @@ def test_second_signal_does_not_wait(launches):
     launcher = launches.start("is deaf", *TWO)
     wait_for(lambda: len(launches.left("pids")) == 2, "start")
     launcher.send_signal(signal.SIGTERM)
-    time.sleep(0.5)
+    time.sleep(REPEATED_WITHIN_S + 0.2)
     assert launcher.poll() is None
     launcher.send_signal(signal.SIGTERM)
     ended = Ended(launcher)
@@ -218,6 +237,27 @@ def test_second_signal_does_not_wait(launches):
     assert ended.seconds < ENDS_WITHIN_S
     assert "ended by SIGTERM" in ended.stderr
     assert_nothing_runs(launches)
+
+
+def test_repeated_signal_is_the_first_one(launches):
+    launcher = launches.start("saves slowly", *TWO)
+    wait_for(lambda: len(launches.left("pids")) == 2, "start")
+    launcher.send_signal(signal.SIGTERM)
+    wait_for(lambda: len(launches.left("asked")) == 2, "signal in both")
+    launcher.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    (launches.folder / "go").touch()
+    ended = Ended(launcher)
+    assert ended.status == 0, ended.stderr
+    assert len(launches.left("saved")) == 2 and not launches.left("asked_twice")
+    assert_nothing_runs(launches)
+
+
+def test_job_that_ends_at_a_signals_wish_gets_time_and_is_not_started_again(launches):
+    ended = Ended(launches.start("obeys", *TWO, "--max-restarts", "1"))
+    assert ended.status == 128 + signal.SIGTERM
+    assert ended.stderr.splitlines()[1:] == ["unifit: ended by SIGTERM."]
+    assert len(launches.left("obeyed")) == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ties a process to its parent on Linux only")
@@ -231,6 +271,32 @@ def test_killed_launcher_leaves_no_process(launches):
 
 
 # The supervisor alone
+
+
+@pytest.mark.parametrize(
+    ("status", "by_signal"),
+    [(128 + signal.SIGTERM, True), (-signal.SIGINT, True), (-signal.SIGTERM, False), (3, False)],
+)
+def test_others_get_time_where_the_first_end_was_a_signals_wish(tmp_path, monkeypatch, status, by_signal):
+    for name in ("SETTLE_S", "TERMINATION_GRACE_S"):
+        monkeypatch.setattr(supervisor, name, 0.1)
+    first = "import os, signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    first += f"os.kill(os.getpid(), {-status})" if status < 0 else f"os._exit({status})"
+    other = f"import pathlib, time; time.sleep(1.0); pathlib.Path({str(tmp_path / 'saved')!r}).touch(); 1 / 0"
+    outcome = Supervisor(SimpleQueue(), announced=False).run([spec(0, other, tmp_path / "0"), spec(1, first)])
+    assert (outcome.by_signal, outcome.status) == (by_signal, status if status > 0 else 128 - status)
+    assert (tmp_path / "saved").exists() is by_signal
+    assert ("process 0 of the job ended with status 1." in outcome.report) is by_signal
+
+
+def test_own_signal_after_a_process_has_obeyed_one_is_not_the_second():
+    events = SimpleQueue()
+    job = Supervisor(events, announced=False)
+    threading.Timer(0.5, events.put, [Signalled(signal.SIGTERM)]).start()
+    outcome = job.run([spec(0, "import os; os._exit(143)"), spec(1, "import time; time.sleep(1.5)")])
+    assert outcome.status == 128 + signal.SIGTERM
+    assert outcome.report == "unifit: ended by SIGTERM."
+    assert not any(child.stopped for child in job._children)
 
 
 def spec(number, source, stderr=None):
@@ -258,13 +324,13 @@ def test_silent_supervisor_reports_in_its_outcome(capfd):
 
 
 def test_interrupt_of_the_supervisor_ends_its_processes(monkeypatch):
-    supervisor = Supervisor(events := SimpleQueue())
-    monkeypatch.setattr(supervisor, "_watch", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    job = Supervisor(events := SimpleQueue())
+    monkeypatch.setattr(job, "_watch", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        supervisor.run([spec(0, "import time; time.sleep(600)")])
+        job.run([spec(0, "import time; time.sleep(600)")])
     assert time.monotonic() - started < ENDS_WITHIN_S
-    assert not supervisor._running
+    assert not job._running
     with pytest.raises(Empty):
         events.get_nowait()
 
@@ -293,6 +359,14 @@ def test_two_nodes_are_one_job(launches):
         assert len({environment[name] for environment in seen}) == 1
     assert len(set(seen[0]["UNIFIT_ADDRESSES"].split(","))) == 4
     assert_nothing_runs(launches)
+
+
+def test_node_that_ends_at_a_signals_wish_leaves_the_other_time(launches):
+    started = [launches.start("obeys", *options, "--max-restarts", "1") for options in nodes(free_port(), 2)]
+    for ended in map(Ended, started):
+        assert ended.status == 128 + signal.SIGTERM
+        assert "ended by SIGTERM" in ended.stderr and "starting again" not in ended.stderr
+    assert len(launches.left("obeyed")) == 2
 
 
 def test_failure_on_one_node_ends_the_other(launches):
@@ -482,6 +556,19 @@ def test_function_of_a_notebook_needs_cloudpickle(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ArgumentError, match=r"unifit\[notebook\]"):
         launch(lambda: None, devices=1)
+
+
+def test_interrupted_launch_of_a_notebook_ends_its_processes(monkeypatch):
+    class Interrupted(Supervisor):
+        def _watch(self):
+            os.kill(os.getpid(), signal.SIGINT)
+            super()._watch()
+
+    monkeypatch.setattr(notebook, "Supervisor", Interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        launch(time.sleep, devices=1, args=(600,))
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_number_of_devices_to_launch_on_is_checked():

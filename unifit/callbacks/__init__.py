@@ -14,6 +14,7 @@ from unifit.callbacks.reduce_lr_on_plateau import ReduceLROnPlateau
 from unifit.callbacks.swap_ema_weights import SwapEMAWeights
 from unifit.callbacks.tensorboard import TensorBoard
 from unifit.callbacks.terminate_on_nan import NonFiniteLossError, TerminateOnNaN
+from unifit.callbacks.time_limit import TimeLimit
 
 __all__ = [
     "BackupAndRestore",
@@ -31,4 +32,5 @@ __all__ = [
     "SwapEMAWeights",
     "TensorBoard",
     "TerminateOnNaN",
+    "TimeLimit",
 ]

@@ -1,7 +1,7 @@
 """Data at the border: batches, sources, kinds of loaders, and what a backend's `data.py` gives for its framework.
 
 `unifit_<framework>/data.py` imports its framework, NumPy, this contract and the errors, and nothing else: it works
-whichever backend is active. It is found by the root module of an object's classes and has the two functions of
+whichever backend is active. It is found by the root module of an object's classes and has the functions of
 `DataModule`; where the framework has a global random generator, a `GENERATOR` too.
 """
 
@@ -39,6 +39,14 @@ class Padding(Protocol):
         ...
 
 
+class Mark(NamedTuple):
+    """A loader's own state after `batch` batches of the source's epoch, as bytes."""
+
+    epoch: int
+    batch: int
+    state: bytes
+
+
 class Batch(NamedTuple):
     """This process' rows of one global batch: host arrays with rows on axis 0.
 
@@ -51,6 +59,7 @@ class Batch(NamedTuple):
         padding: How that is done; None with length 0.
         checksum: Of the global batch's arrays, where this process has read more than its own rows and may be asked
             whether the others have read the same; else None.
+        mark: The loader's state after this batch, where it was asked to keep some and this is one of them; else None.
     """
 
     x: Tree
@@ -62,6 +71,7 @@ class Batch(NamedTuple):
     length: int = 0
     padding: Padding | None = None
     checksum: int | None = None
+    mark: Mark | None = None
 
 
 class Source(Protocol):
@@ -96,6 +106,12 @@ class Stream:
         open: From (epoch, seed) to the raw batches.
         num_batches, restartable, read_ahead: As in Source.
         fresh: Whether each batch has memory of its own; else the rows are copied as they are drawn.
+        keyed: Whether an epoch follows from its (epoch, seed). Else it may follow from what was read before too: a run
+            that goes on reads the earlier epochs again.
+        repeats: Whether reading again gives the same batches in the same order.
+        state: From an iterator that `open` or `reopen` gave to the state that it has reached, of plain values, bytes,
+            arrays and tensors; None where it cannot tell. None in place of the function: it never can.
+        reopen: From (epoch, seed, state) to the raw batches that come after the state.
     """
 
     open: Callable[[int, int], Iterator[Any]]
@@ -103,6 +119,10 @@ class Stream:
     restartable: bool = True
     read_ahead: bool = True
     fresh: bool = False
+    keyed: bool = False
+    repeats: bool = True
+    state: Callable[[Any], Any] | None = None
+    reopen: Callable[[int, int, Any], Iterator[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,18 +131,21 @@ class Items:
 
     Attributes:
         load: From (epoch, seed, numbers in order) to the raw batches.
-        num_items: How many there are.
-        shuffle: Whether each epoch takes them in an order of its own.
+        num_items: How many there are; ENDLESS where each number has one.
+        shuffle: Whether each epoch takes them in an order of its own. Not where they are ENDLESS.
         order: From (epoch, seed) to the numbers, where the source has an order of its own; else None.
         read_ahead, fresh: As in Stream.
+        pass_over: What an epoch does to the source besides its reading; called for those that a run that goes on has
+            behind it.
     """
 
     load: Callable[[int, int, Iterable[int]], Iterator[Any]]
-    num_items: int
+    num_items: int | float
     shuffle: bool
     order: Callable[[int, int], Sequence[int]] | None = None
     read_ahead: bool = False
     fresh: bool = False
+    pass_over: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +196,10 @@ class DataModule(Protocol):
         """A tensor of this framework as a host array, without a copy where that can be; None when `value` is none."""
         ...
 
+    def from_numpy(self, array: np.ndarray) -> Any:
+        """A tensor of this framework with the array's dtype and values: states of loaders hold such."""
+        ...
+
 
 HOST_GENERATORS = (
     GlobalGenerator(random.seed, random.getstate, random.setstate),
@@ -218,6 +245,14 @@ class OwnRandomness:
                 generator.seed(self.seed)
             else:
                 generator.restore(self._inner[number])
+
+    def state(self) -> list[Any] | None:
+        """Where this reader's numbers go on, one state a generator; None at their start."""
+        return self._inner
+
+    def resume(self, state: list[Any] | None) -> None:
+        """Goes on at an earlier `state()`."""
+        self._inner = state
 
     def __exit__(self, *exception: Any) -> None:
         self._inner = [generator.state() for generator in self.generators]

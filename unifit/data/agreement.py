@@ -12,6 +12,8 @@ from unifit.contract.data import ENDLESS, Batch, Slice, Source
 from unifit.data.fingerprint import fingerprint
 from unifit.data.host import placed_dtype, rows_of
 from unifit.data.per_process import is_per_process
+from unifit.data.position import Position
+from unifit.data.resuming import Resumed, keep_marks, resume, resumes
 from unifit.data.slicer import Slicer
 from unifit.errors import ArgumentError, ShapeError
 
@@ -85,18 +87,37 @@ class AgreedSource:
         self.batch_size = source.batch_size
         self.restartable: bool = common["restartable"]
         self.read_ahead = source.read_ahead
+        self.resumes = resumes(source)
         self._spare: Batch | None = None
         self._told = False
 
     def epoch(self, number: int, seed: int, own: Slice, first: int = 0) -> Iterator[Batch]:
-        running = iter(self.source.epoch(number, seed, own, first))
-        position = first
         known = self.source.num_batches
         read = min(first, known) if isinstance(known, int) else first
+        running = iter(self.source.epoch(number, seed, own, first))
+        return self._in_step(running, first, read, partial(self.source.epoch, number, seed, own))
+
+    def resume(self, position: Position, seed: int, own: Slice) -> Resumed:
+        """See unifit.data.resuming.resume. Nothing is exchanged before the next batch."""
+        last, running, read = resume(self.source, position, seed, own)
+        if last is not None:
+            self._spare = last
+        rest = self._in_step(running, position.batch, read, partial(self.source.epoch, position.epoch, seed, own))
+        return Resumed(last, rest, position.batch if self.per_process else read)
+
+    def keep_marks(self) -> None:
+        """See unifit.data.resuming.keep_marks."""
+        keep_marks(self.source)
+
+    def _in_step(
+        self, running: Iterator[Batch], first: int, read: int, again: Callable[[], Iterator[Batch]]
+    ) -> Iterator[Batch]:
+        """An epoch's batches from number `first` on, of which this process has `read` ones behind it."""
+        position = first
         while True:
             batch = next(running, None)
             if batch is None and self.per_process and self._spare is None and first and self.source.restartable:
-                self._spare = next(iter(self.source.epoch(number, seed, own, 0)), None)
+                self._spare = next(iter(again()), None)
             if batch is not None:
                 read, self._spare = position + 1, batch
             combine = partial(_own_batches if self.per_process else _same_batch, position)
@@ -129,7 +150,7 @@ class AgreedSource:
         if batch is None:
             assert self._spare is not None
             x, y, weight = (rows_of(node, slice(0, 1)) for node in self._spare[:3])
-            batch = self._spare._replace(x=x, y=y, sample_weight=weight, own=0)
+            batch = self._spare._replace(x=x, y=y, sample_weight=weight, own=0, mark=None)
         if self.per_process:
             self.slicer.grow(max(owns) * len(owns))
         return batch._replace(rows=sum(owns), owns=owns, length=answer["length"], checksum=None)

@@ -10,9 +10,11 @@ import numpy as np
 from unifit.contract.data import ENDLESS, Batch, Source
 from unifit.data.agreement import AgreedSource, Channel, agreed
 from unifit.data.fingerprint import fingerprint
-from unifit.data.position import Position
+from unifit.data.position import Mark, Position
+from unifit.data.resuming import POSITION, UNSAFE, keep_marks, resume, resumes, warn_of_replay
+from unifit.data.same_data import require_same_data
 from unifit.data.slicer import Slicer
-from unifit.errors import ArgumentError
+from unifit.errors import ArgumentError, CheckpointError
 from unifit.processes import warn
 from unifit.seed import get_seed
 
@@ -23,6 +25,8 @@ class Feed:
     Without a limit epoch e is the source's epoch e. With one, the epochs share the source: e begins where e - 1
     stopped, and the source is read again, in its next order, when it runs dry. A source that can be read only once
     ends the training data then, with a warning.
+
+    `position` says where the run stands, and `resume` goes on there; see unifit.data.resuming.
 
     Args:
         source: Where batches come from.
@@ -66,8 +70,13 @@ class Feed:
         self._held: Batch | None = None
         self._at = (first_epoch, 0)  # the source's epoch, and the batch in it, that come next
         self._opened = False
-        self._resumed: tuple[int, int] | None = None
         self._warned = False
+        self._begun = 0  # the source's epoch that was opened first
+        self._mark: Mark | None = None  # the last one that was handed out
+        self._resumed: tuple[int, int] | None = None  # the training epoch that is gone on with, and its batches so far
+        self._finished: int | None = None  # that epoch, where it turned out to have no batch left
+        self._sample: Batch | None = None  # a batch of it, where it was read again
+        self._facts: dict[str, Any] | None = None
 
     @property
     def reads_ahead(self) -> bool:
@@ -93,11 +102,15 @@ class Feed:
             )
 
     def first(self) -> Batch:
-        """The first batch, which stays in the feed.
+        """The first batch, which stays in the feed. After `resume` the first one that is left, or one that was done.
 
         Raises:
             ArgumentError: When there is none.
         """
+        if self._resumed is not None:
+            batch = self._next_or_done()
+            if batch is not None:
+                return batch
         if not self.ready(self.first_epoch):
             raise ArgumentError(
                 "The data yields no batch: there is nothing to train or evaluate on. (A generator can be read once; "
@@ -107,50 +120,96 @@ class Feed:
         return self._held
 
     def ready(self, epoch: int) -> bool:
-        """Goes to the start of training epoch `epoch` and holds its first batch; whether there is one."""
+        """Goes to where training epoch `epoch` begins, or goes on, and holds a batch; whether it has one left."""
+        if epoch == self._finished:
+            return False
         if self._resumed is not None and self._resumed[0] == epoch:
-            return self._hold()
+            return (self.limit is None or self._resumed[1] < self.limit) and self._reach()
         self._seek(*self._start_of(epoch))
-        if self._hold():
-            return True
-        if self.limit is not None and self._opened and self.source.restartable and self._at[1]:
-            self._open(self._at[0] + 1, 0)
-            return self._hold()
-        return False
+        return self._reach()
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of training epoch `number`."""
-        count = 0
-        if not self.ready(number):
-            if self._resumed is None:
-                self.warn_dry(0)
+        """The batches of training epoch `number`; of one that is gone on with, those that are left."""
+        ready = self.ready(number)
+        count = self._resumed[1] if self._resumed is not None and self._resumed[0] == number else 0
+        self._resumed = None
+        if not ready:
+            if self.limit is not None and count < self.limit:
+                self.warn_dry(count)
             return
-        if self._resumed is not None:
-            count, self._resumed = self._resumed[1], None
         while self.limit is None or count < self.limit:
-            batch = self._next()
-            if batch is None and self.limit is not None and self.source.restartable and self._at[1]:
-                self._open(self._at[0] + 1, 0)
-                batch = self._next()
-            if batch is None:
+            if not self._reach():
                 if self.limit is not None:
                     self.warn_dry(count)
                 return
             count += 1
-            yield batch
+            yield self._taken()
 
     def again(self) -> Iterator[Batch]:
         """The batches of an evaluation: always the same, at most `limit`, and no batch more is drawn."""
         self._seek(0, 0)
         count = 0
-        while self.limit is None or count < self.limit:
-            batch = self._next()
-            if batch is None:
-                break
+        while (self.limit is None or count < self.limit) and self._hold():
             count += 1
-            yield batch
+            yield self._taken()
         if self.source.restartable:
             self._running = None  # an evaluation that stopped short holds no file or worker
+
+    @property
+    def position(self) -> Position:
+        """Where the source stands after the last batch that was handed out; not the held one.
+
+        It is read by the thread that reads batches ahead, right after it has made an update's window of them.
+        """
+        return Position(*self._at, self._mark, self._begun)
+
+    def resume(self, number: int, done: int, position: Position) -> None:
+        """Has training epoch `number`, of which `done` batches are done, go on at `position`.
+
+        Called once, before any batch is handed out: before `first` if possible, since data that has to be read again is
+        then read as in the run that was interrupted from the very start.
+
+        Raises:
+            CheckpointError: When the data ends before the position.
+        """
+        position = self._exact(number, done, position)
+        if self._opened and position.mark is None and resumes(self.source) != POSITION:
+            self._read_on(position)
+        else:
+            last, rest, read = resume(self.source, position, get_seed(), self.slicer.own)
+            if read < position.batch:
+                raise _ended(position, read)
+            self._running, self._held, self._sample, self._opened = rest, None, last, True
+        self._at, self._mark, self._begun = position[:2], position.mark, position.begun
+        self._resumed = number, done
+
+    def keep_marks(self) -> None:
+        """Has positions carry the loader's state, where it has one: for runs that write checkpoints."""
+        keep_marks(self.source)
+
+    def require_exact(self) -> None:
+        """Refuses data that may come in another order when it is read again.
+
+        Raises:
+            ArgumentError: For such data.
+        """
+        if resumes(self.source) == UNSAFE and self._mark is None:
+            raise ArgumentError(
+                "resume='must', and the training data is an iterable data set that worker processes read: it has no "
+                "state, and its batches may come in another order when they are read again. Give the data set "
+                "state_dict() and load_state_dict() and read it with torchdata's StatefulDataLoader; or use "
+                "num_workers=0, or a data set with __getitem__; or resume='auto', which only warns."
+            )
+
+    def facts(self) -> dict[str, Any]:
+        """What can be told of the data and its epochs, to be compared when a run goes on. Plain JSON values."""
+        if self._facts is None:
+            self._facts = fingerprint(self.source) | {"steps_per_epoch": self.limit}
+        return self._facts
+
+    def require_facts(self, saved: dict[str, Any], middle: bool, where: str) -> None:
+        """Compares the facts of an interrupted run; see `require_same_data`."""
+        require_same_data(saved, self.facts(), middle, where)
 
     def warn_dry(self, count: int) -> None:
         """Says once that training ends because there is no more data."""
@@ -179,6 +238,10 @@ class Feed:
         self._open(number, batch)
 
     def _open(self, number: int, batch: int) -> None:
+        if self._running is not None and self._at[1] == self.source.num_batches:
+            next(self._running, None)  # it ends as it would without a limit: on_epoch_end, what follows a last yield
+        if not self._opened:
+            self._begun = number
         self._at, self._opened, self._held = (number, batch), True, None
         self._running = iter(self.source.epoch(number, get_seed(), self.slicer.own, batch))
 
@@ -187,32 +250,61 @@ class Feed:
             self._held = next(self._running, None)
         return self._held is not None
 
-    def _next(self) -> Batch | None:
-        if not self._hold():
-            self._running = None
-            return None
+    def _reach(self) -> bool:
+        """Holds the next batch, of the source's next epoch where a limited feed has read all of this one."""
+        if self._hold():
+            return True
+        if self.limit is not None and self._opened and self.source.restartable and self._at[1]:
+            self._open(self._at[0] + 1, 0)
+            return self._hold()
+        return False
+
+    def _taken(self) -> Batch:
+        """Hands the held batch out."""
         batch, self._held = self._held, None
+        assert batch is not None
         self._at = (self._at[0], self._at[1] + 1)
+        if batch.mark is not None:
+            self._mark = batch.mark
         return batch
 
-    # Going on (a first version, to be replaced)
+    def _exact(self, number: int, done: int, position: Position) -> Position:
+        """The position; where the feed knows it to be an epoch's start, there, and not at the end of the one before."""
+        if self.limit is None:
+            return position if done else position._replace(epoch=number, batch=0)
+        batches = self.source.num_batches
+        if isinstance(batches, int):
+            epoch, batch = divmod(number * self.limit + done, batches)
+            return position._replace(epoch=epoch, batch=batch)
+        return position
 
-    @property
-    def position(self) -> Position:
-        return Position(*self._at)
+    def _read_on(self, position: Position) -> None:
+        """Reads what was opened already on to a position, where it cannot be opened there."""
+        warn_of_replay(position, position.begun, resumes(self.source) == UNSAFE)
+        self._at = (position.begun, self._at[1])
+        while self._at[0] < position.epoch:
+            while self._hold():
+                self._taken()
+            self._open(self._at[0] + 1, 0)
+        while self._at[1] < position.batch:
+            if not self._hold():
+                raise _ended(position, self._at[1])
+            self._sample = self._taken()
 
-    def resume(self, number: int, done: int, position: Position) -> None:
-        self._open(position.epoch, position.batch)
-        self._resumed = (number, done)
+    def _next_or_done(self) -> Batch | None:
+        """A batch of a run that goes on, for a look: the next one, or one that is done."""
+        assert self._resumed is not None
+        if self.ready(self._resumed[0]):
+            return self._held
+        if self.source.restartable and self.limit is None and self._at[1]:
+            self._finished = self._resumed[0]
+            self._open(self._at[0] + 1, 0)  # where the next epoch will find it
+        return self._held if self._reach() else self._sample
 
-    def keep_marks(self) -> None:
-        pass
 
-    def require_exact(self) -> None:
-        pass
-
-    def facts(self) -> dict[str, Any]:
-        return fingerprint(self.source) | {"steps_per_epoch": self.limit}
-
-    def require_facts(self, saved: dict[str, Any], middle: bool, where: str) -> None:
-        pass
+def _ended(position: Position, read: int) -> CheckpointError:
+    return CheckpointError(
+        f"The training data ends after {read} batches of its epoch {position.epoch}, of which the run that goes on has "
+        f"seen {position.batch}. Pass the data that it was begun with (a generator that has not been read); or start "
+        "afresh with another checkpoint_dir."
+    )

@@ -45,6 +45,17 @@ def _module(package: str) -> Any:
     return None if importlib.util.find_spec(name) is None else importlib.import_module(name)
 
 
+def module_of(package: str) -> Any:
+    """The DataModule of a backend's package.
+
+    Raises:
+        KeyError: When there is no such backend.
+    """
+    if package not in _packages().values():
+        raise KeyError(package)
+    return _module(package)
+
+
 def global_generators() -> tuple[GlobalGenerator, ...]:
     """The global random generators of the host and of the frameworks that this process has imported."""
     modules = [_module(package) for name, package in _packages().items() if name in sys.modules]

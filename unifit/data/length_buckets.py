@@ -14,6 +14,8 @@ from unifit.contract.data import Batch, Slice, Source
 from unifit.contract.tree import Tree
 from unifit.data.fingerprint import fingerprint
 from unifit.data.per_process import is_per_process
+from unifit.data.position import Position
+from unifit.data.resuming import Resumed, keep_marks, resume, resumes
 from unifit.errors import ArgumentError, ShapeError
 
 LEFT_ALONE = (
@@ -192,17 +194,29 @@ class BucketSource:
         self.num_batches, self.batch_size = source.num_batches, source.batch_size
         self.restartable, self.read_ahead = source.restartable, source.read_ahead
         self.per_process = is_per_process(source)
+        self.resumes = resumes(source)
         self._with_positions: list[bool] | None = None
 
     def epoch(self, number: int, seed: int, own: Slice, first: int = 0) -> Iterator[Batch]:
-        for batch in self.source.epoch(number, seed, own, first):
-            length = self.padding.length_of(batch)
-            self._watch(batch, length)
-            yield batch._replace(length=self.padding.bucket_of(length), padding=self.padding)
+        return map(self._measured, self.source.epoch(number, seed, own, first))
+
+    def resume(self, position: Position, seed: int, own: Slice) -> Resumed:
+        """See unifit.data.resuming.resume."""
+        last, rest, read = resume(self.source, position, seed, own)
+        return Resumed(None if last is None else self._measured(last), map(self._measured, rest), read)
+
+    def keep_marks(self) -> None:
+        """See unifit.data.resuming.keep_marks."""
+        keep_marks(self.source)
 
     def facts(self) -> dict[str, Any]:
         """Those of the data, and the boundaries."""
         return {"boundaries": list(self.padding.boundaries)} | fingerprint(self.source)
+
+    def _measured(self, batch: Batch) -> Batch:
+        length = self.padding.length_of(batch)
+        self._watch(batch, length)
+        return batch._replace(length=self.padding.bucket_of(length), padding=self.padding)
 
     def _watch(self, batch: Batch, length: int) -> None:
         """Refuses an array that has the batch's length in one batch and not in another: it has no positions."""

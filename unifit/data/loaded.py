@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count as counted
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from unifit.contract import tree
-from unifit.contract.data import Batch, Items, Rows, Slice, Stream
+from unifit.contract.data import ENDLESS, Batch, Items, Mark, Rows, Slice, Stream
 from unifit.data.arrays import check_batch_size
 from unifit.data.class_weights import ClassWeights
 from unifit.data.fingerprint import checksum
 from unifit.data.host import host_tree, place_dtype, row_count, rows_of
+from unifit.data.loader_state import decode, encode
 from unifit.data.order import permutation
+from unifit.data.position import Position
+from unifit.data.resuming import POSITION, REPLAY, STATE, UNSAFE, Resumed, by_number, warn_of_replay
 from unifit.errors import ArgumentError, ShapeError
 from unifit.processes import warn
 
 MANY_SHAPES = 4
 """So many shapes of rows in one source bring a warning: compiled backends compile each."""
+
+MARK_EVERY = 32
+"""Batches between two of a loader's states that are kept. Taking one may cost some milliseconds (a tf.data iterator's)
+and more with large buffers; a run that goes on reads and drops fewer than so many batches."""
 
 
 class LoadedSource:
@@ -53,6 +61,31 @@ class LoadedSource:
         self._class_weights = class_weights
         self._any_length = any_length
         self._shapes: set[Any] = set()
+        self._marking = False
+
+    @property
+    def resumes(self) -> str:
+        """See unifit.data.resuming.resumes."""
+        if not isinstance(self.loader, Stream):
+            return POSITION
+        if not self.loader.repeats:
+            return UNSAFE
+        return REPLAY if self.loader.state is None else STATE
+
+    def keep_marks(self) -> None:
+        """Has every MARK_EVERYth batch of an epoch, and the first that is read of it, carry the loader's state."""
+        self._marking = isinstance(self.loader, Stream) and self.loader.state is not None
+
+    def resume(self, position: Position, seed: int, own: Slice) -> Resumed:
+        """See unifit.data.resuming.resume."""
+        if isinstance(self.loader, Stream):
+            return self._streamed_on(self.loader, position, seed, own)
+        for number in range(position.begun, position.epoch):  # what a whole run would have done to the source
+            if self.loader.order is not None:
+                self.loader.order(number, seed)
+            if isinstance(self.loader, Items) and self.loader.pass_over is not None:
+                self.loader.pass_over()
+        return by_number(self, position, seed, own)
 
     def epoch(self, number: int, seed: int, own: Slice, first: int = 0) -> Iterator[Batch]:
         loader = self.loader
@@ -60,21 +93,15 @@ class LoadedSource:
             yield from self._by_rows(loader, number, seed, own, first)
             return
         if isinstance(loader, Stream):
-            batches: Iterator[Any] = islice(loader.open(number, seed), first, None)
+            raws = loader.open(number, seed)
+            for _ in islice(raws, first):
+                pass
+            yield from self._by_batches(raws, number, own, first)
+        elif loader.num_items == ENDLESS:
+            yield from self._by_batches(loader.load(number, seed, counted(first)), number, own, first)
         else:
-            batches = loader.load(number, seed, _listed(_order(loader, loader.num_items, number, seed)[first:]))
-        for index, raw in enumerate(batches, first):
-            x, y, weight = split(raw)
-            leaves = tree.leaves((x, y, weight))
-            rows = row_count(leaves, f"The arrays of batch {index}")
-            if not rows:
-                raise ArgumentError(f"Batch {index} of the data has no rows; leave it out.")
-            part = own(rows)
-            count = part.stop - part.start
-            batch = self._batch(x, y, weight, part if count else slice(0, 1), rows, count)
-            if index == first and count < rows:
-                batch = batch._replace(checksum=checksum(leaves))
-            yield batch
+            order = _listed(_order(loader, int(loader.num_items), number, seed)[first:])
+            yield from self._by_batches(loader.load(number, seed, order), number, own, first)
 
     def facts(self) -> dict[str, Any]:
         """What is equal in all processes that read the same data; see `fingerprint`."""
@@ -84,11 +111,76 @@ class LoadedSource:
             known = loader.num_batches
             facts["num_batches"] = known if known is None or isinstance(known, int) else "endless"
         elif isinstance(loader, Items):
-            facts |= {"items": loader.num_items, "shuffle": loader.shuffle}
+            facts |= {"items": "endless" if loader.num_items == ENDLESS else loader.num_items}
+            facts |= {"shuffle": loader.shuffle}
         else:
             facts |= {"rows": loader.num_rows, "batch_size": loader.batch_size}
             facts |= {"shuffle": loader.shuffle, "drop_last": loader.drop_last}
         return facts
+
+    def _by_batches(self, raws: Iterator[Any], number: int, own: Slice, first: int) -> Iterator[Batch]:
+        """Reads batches, of which this process keeps its rows; `first` is the number of the first one."""
+        for index, raw in enumerate(raws, first):
+            batch, leaves = self._own_part(raw, index, own)
+            if index == first and batch.own < batch.rows:
+                batch = batch._replace(checksum=checksum(leaves))
+            if self._marking and (index == first or index % MARK_EVERY == 0):
+                batch = batch._replace(mark=self._mark(raws, number, index + 1))
+            yield batch
+
+    def _own_part(self, raw: Any, index: int, own: Slice) -> tuple[Batch, list[np.ndarray]]:
+        """This process' rows of a raw batch, and the arrays of all of them."""
+        x, y, weight = split(raw)
+        leaves = tree.leaves((x, y, weight))
+        rows = row_count(leaves, f"The arrays of batch {index}")
+        if not rows:
+            raise ArgumentError(f"Batch {index} of the data has no rows; leave it out.")
+        part = own(rows)
+        count = part.stop - part.start
+        return self._batch(x, y, weight, part if count else slice(0, 1), rows, count), leaves
+
+    def _mark(self, raws: Iterator[Any], epoch: int, batch: int) -> Mark | None:
+        """The loader's state after `batch` batches; None, now and later on, where it has none that can be written."""
+        assert isinstance(self.loader, Stream) and self.loader.state is not None
+        try:
+            state = self.loader.state(raws)
+            if state is not None:
+                # Each process has a state of its own, and says itself where it was taken.
+                return Mark(epoch, batch, encode({"epoch": epoch, "batch": batch, "state": state}))
+        except Exception as error:
+            warn(
+                f"The data's state cannot be kept in checkpoints ({type(error).__name__}: {error}): a run that goes on "
+                "will read again, and drop, what was read before.",
+                stacklevel=2,
+            )
+        self._marking = False
+        return None
+
+    def _streamed_on(self, loader: Stream, position: Position, seed: int, own: Slice) -> Resumed:
+        """A stream at a position: by its loader's state, or by reading again. Nothing is exchanged with others."""
+        number, done, raws, refused = position.begun, 0, None, ""
+        if position.mark is not None and loader.reopen is not None:
+            marked = decode(position.mark.state)
+            try:
+                raws = iter(loader.reopen(marked["epoch"], seed, marked["state"]))
+                number, done = marked["epoch"], marked["batch"]
+            except Exception as error:
+                refused = f"The data does not take its state from the checkpoint ({type(error).__name__}: {error}). "
+        if raws is None:
+            if loader.keyed:
+                number = position.epoch
+            warn_of_replay(position, number, not loader.repeats, refused)
+            raws = loader.open(number, seed)
+        while number < position.epoch:
+            for _ in raws:
+                pass
+            number, done = number + 1, 0
+            raws = loader.open(number, seed)
+        passed = None
+        for passed in islice(raws, position.batch - done):  # noqa: B007
+            done += 1
+        last = None if passed is None else self._own_part(passed, done - 1, own)[0]
+        return Resumed(last, self._by_batches(raws, number, own, position.batch), done)
 
     def _by_rows(self, loader: Rows, number: int, seed: int, own: Slice, first: int) -> Iterator[Batch]:
         """Reads this process' rows alone."""

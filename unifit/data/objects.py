@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,6 +11,9 @@ from unifit.data.frameworks import global_generators
 from unifit.errors import ArgumentError
 
 LABEL_COLUMNS = ("labels", "label")
+
+STATES = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
+"""Names under which an iterator, or what it iterates over, tells its state and takes it: torch's and Grain's."""
 
 
 def adapt_object(data: Any, *, batch_size: int | None, shuffle: bool) -> Stream | Items | Rows | None:
@@ -24,22 +28,76 @@ def adapt_object(data: Any, *, batch_size: int | None, shuffle: bool) -> Stream 
         return indexed_batches(data, shuffle)
     if hasattr(data, "__next__"):
         refuse_batch_size(batch_size, f"a {kind}")
-        return Stream(lambda epoch, seed: iter(data), restartable=False)
+        return iterated(data, restartable=False)
     if hasattr(data, "__iter__"):
         refuse_batch_size(batch_size, f"a {kind}")
-        return Stream(lambda epoch, seed: iter(data), num_batches=_length(data))
+        return iterated(data)
     if callable(data):
         refuse_batch_size(batch_size, "a function that returns batches")
         return Stream(lambda epoch, seed: _called(data))
     return None
 
 
-def indexed_batches(data: Any, shuffle: bool) -> Items | Stream:
+def iterated(data: Any, restartable: bool = True) -> Stream:
+    """An iterable of batches in its own order. The epochs of one with `set_epoch` follow from their numbers."""
+
+    def begun(epoch: int) -> Iterator[Any]:
+        if told:
+            data.set_epoch(epoch)
+        return iter(data)
+
+    def reopened(epoch: int, seed: int, state: Any) -> Iterator[Any]:
+        if told:
+            data.set_epoch(epoch)
+        own = _state_names(data)
+        if own is not None and not hasattr(data, "__next__"):
+            getattr(data, own[1])(state)
+            return iter(data)
+        iterator = iter(data)
+        names = _state_names(iterator)
+        if names is None:
+            raise ArgumentError(f"A {type(iterator).__name__} takes no state.")
+        getattr(iterator, names[1])(state)
+        return iterator
+
+    def state(iterator: Any) -> Any:
+        for holder in (data, iterator):
+            names = _state_names(holder)
+            if names is not None:
+                return getattr(holder, names[0])()
+        return None
+
+    told = restartable and callable(getattr(data, "set_epoch", None))
+    return Stream(
+        lambda epoch, seed: begun(epoch),
+        _length(data) if restartable else None,
+        restartable,
+        keyed=told or type(data).__module__.partition(".")[0] == "grain",  # whose data sets never change
+        state=state,
+        reopen=reopened,
+    )
+
+
+def _state_names(value: Any) -> tuple[str, str] | None:
+    return next((pair for pair in STATES if all(callable(getattr(value, name, None)) for name in pair)), None)
+
+
+def indexed_batches(data: Any, shuffle: bool) -> Items:
     """Keras' PyDataset and its like: `data[i]` is batch i. random, NumPy and torch are seeded before each."""
     count = _length(data)
-    if count is None:  # a PyDataset without a length never ends
-        return Stream(lambda epoch, seed: _load(data, epoch, seed, _naturals()), ENDLESS, read_ahead=False)
-    return Items(lambda epoch, seed, order: _load(data, epoch, seed, order), count, shuffle)
+    # A PyDataset without a length never ends, nor does a repeated MapDataset of Grain, which has the greatest length.
+    number = ENDLESS if count is None or count >= sys.maxsize else count
+    return Items(
+        lambda epoch, seed, order: _load(data, epoch, seed, order),
+        number,
+        shuffle and number != ENDLESS,
+        pass_over=lambda: _pass_over(data),
+    )
+
+
+def _pass_over(data: Any) -> None:
+    _notify(data, "on_epoch_begin")
+    _notify(data, "on_epoch_end")
 
 
 def _load(data: Any, epoch: int, seed: int, order: Iterable[int]) -> Iterator[Any]:
@@ -92,13 +150,6 @@ def _length(data: Any) -> int | None:
     except (TypeError, NotImplementedError):
         count = getattr(data, "num_batches", None)
         return count if isinstance(count, int) else None
-
-
-def _naturals() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
 
 
 def _notify(data: Any, event: str) -> None:

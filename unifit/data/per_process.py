@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from unifit.contract.data import Batch, Slice, Source
+from unifit.data.position import Position
+from unifit.data.resuming import Resumed, keep_marks, resume, resumes
 from unifit.seed import generator
 
 
@@ -44,11 +46,22 @@ class PerProcessSource:
         self.num_batches = source.num_batches
         self.restartable = source.restartable
         self.read_ahead = source.read_ahead
+        self.resumes = resumes(source)
 
     def epoch(self, number: int, seed: int, own: Slice, first: int = 0) -> Iterator[Batch]:
-        # Orders, and what is drawn as rows are read, are keyed by the process too.
-        own_seed = int(generator(seed, "process", self.process).integers(2**31))
-        return self.source.epoch(number, own_seed, _all, first)
+        return self.source.epoch(number, self._own_seed(seed), _all, first)
+
+    def resume(self, position: Position, seed: int, own: Slice) -> Resumed:
+        """See unifit.data.resuming.resume."""
+        return resume(self.source, position, self._own_seed(seed), _all)
+
+    def keep_marks(self) -> None:
+        """See unifit.data.resuming.keep_marks."""
+        keep_marks(self.source)
+
+    def _own_seed(self, seed: int) -> int:
+        """Orders, and what is drawn as rows are read, are keyed by the process too."""
+        return int(generator(seed, "process", self.process).integers(2**31))
 
     def facts(self) -> dict[str, Any]:
         """None: lengths and contents may differ by process, and shapes are compared batch by batch."""

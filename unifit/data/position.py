@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from unifit.contract.data import Mark
 
-class Mark(NamedTuple):
-    """A loader's own state after `batch` batches of the source's epoch."""
-
-    epoch: int
-    batch: int
-    state: bytes
+__all__ = ["Mark", "Position"]
 
 
 class Position(NamedTuple):
@@ -18,8 +14,11 @@ class Position(NamedTuple):
 
     Attributes:
         mark: A state of the loader's own, at this position or before it; None where it has none.
+        begun: The source's epoch that the run began with. Data whose order follows from what was read before is read
+            again from there.
     """
 
     epoch: int
     batch: int
     mark: Mark | None = None
+    begun: int = 0

@@ -15,8 +15,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from unifit.launch.interruption import ENDED_BY_SIGNAL
+
 SHOWN_LINES = 60
-ENDED_BY_SIGNAL = 128
 PUMP_JOIN_S = 2.0
 READ_BYTES = 65536
 

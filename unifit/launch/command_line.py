@@ -1,4 +1,4 @@
-"""`unifit run`: starts a script as a job, on this machine or on several."""
+"""The command `unifit`. `unifit run` starts a script as a job, on this machine or on several."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 from unifit.backend import backend, packages
 from unifit.contract.job import START_TIMEOUT_S
 from unifit.errors import ArgumentError, UnifitError, unknown_name
+from unifit.launch.checkpoint_commands import add_commands
 from unifit.launch.children import Spec
 from unifit.launch.environment import LOOPBACK
 from unifit.launch.ports import free_ports, join_address, split_address
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command `unifit`; returns its exit status."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
     try:
-        return run(options)
+        return int(options.command(options))
     except UnifitError as error:
         print(f"unifit: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -47,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line's options."""
     parser = argparse.ArgumentParser(prog="unifit", description="Trains on PyTorch, JAX and TensorFlow.")
-    commands = parser.add_subparsers(required=True, metavar="run")
+    commands = parser.add_subparsers(required=True, metavar="run|checkpoint")
+    add_commands(commands)
     command = commands.add_parser(
         "run",
         help="start a script as a job of one or several processes",
@@ -77,7 +79,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--log-dir", type=Path, metavar="D", help="folder for the output of processes after the first")
     add("-m", dest="module", nargs=argparse.REMAINDER, metavar="module ...", help="a module in place of a script")
     add("script", nargs=argparse.REMAINDER, metavar="script.py ...", help="the script and its arguments")
+    command.set_defaults(command=run)
     options = parser.parse_args(arguments)
+    if options.command is not run:
+        return options
     if not options.module and not options.script:
         command.error("which script? Give script.py or -m module at the end, after the options")
     if options.nodes > 1 and (options.node_rank is None or options.rendezvous is None):

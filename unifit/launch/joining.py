@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from unifit.backend import backend
@@ -47,13 +44,8 @@ def join_early() -> None:
     Raises:
         StartError: When the processes do not find each other in time.
     """
-    if not getattr(backend.distribution, "JOINS_FIRST", False) or _is_command_line():
+    if not getattr(backend.distribution, "JOINS_FIRST", False):
         return
     job = current_job()
     if job is not None and job.processes != 1:
         prepare(None)
-
-
-def _is_command_line() -> bool:
-    """Whether this process is the `unifit` command, which starts processes and is none of them."""
-    return Path(sys.argv[0]).name == "unifit" or ("-m", "unifit") in pairwise(sys.orig_argv)

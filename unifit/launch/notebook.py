@@ -18,8 +18,9 @@ from unifit.launch.call import RESULT, WORK
 from unifit.launch.children import Spec
 from unifit.launch.command_line import OF_ANOTHER_JOB, cores
 from unifit.launch.environment import LOOPBACK
+from unifit.launch.interruption import ENDED_BY_SIGNAL, end_of
 from unifit.launch.ports import free_ports, join_address
-from unifit.launch.supervisor import Supervisor
+from unifit.launch.supervisor import Supervisor, signals_as_events
 
 CALL = "import sys; from unifit.launch.call import main; sys.exit(main(sys.argv[1], int(sys.argv[2])))"
 """The program of a process: not `-m unifit.launch.call`, which unifit itself has imported already."""
@@ -35,7 +36,8 @@ def launch(
 
     On torch there is one process a device, on jax and tensorflow one process; all of them run the function. What
     process 0 prints appears here while it runs, what the others print is dropped. Made for notebooks, which have no
-    script that `unifit run` could start.
+    script that `unifit run` could start. An interrupt (SIGINT, SIGTERM) is passed on to the processes, whose fits end
+    after a step, saved; a second one ends them at once.
 
     Args:
         function: Builds the model and trains it. A function of the notebook travels by value (with the package
@@ -49,6 +51,7 @@ def launch(
 
     Raises:
         PeerError: When a process fails, with its traceback.
+        KeyboardInterrupt, SystemExit: When a signal has ended the processes.
         ArgumentError: When the function cannot be sent.
     """
     if not isinstance(devices, int) or devices < 1:
@@ -57,8 +60,11 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="unifit_launch_") as name:
         folder = Path(name)
         (folder / WORK).write_bytes(work)
-        # No signal handlers: an interrupt of the notebook ends the processes on its way out.
-        outcome = Supervisor(SimpleQueue(), announced=False).run(_specs(folder, devices))
+        events: SimpleQueue[Any] = SimpleQueue()
+        with signals_as_events(events):
+            outcome = Supervisor(events, announced=False).run(_specs(folder, devices))
+        if outcome.by_signal and outcome.status != 0:
+            raise end_of(outcome.status - ENDED_BY_SIGNAL)
         if outcome.status != 0:
             raise PeerError(outcome.report.removeprefix("unifit: "))
         return pickle.loads((folder / RESULT).read_bytes())

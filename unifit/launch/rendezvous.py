@@ -65,9 +65,15 @@ class Node:
 
 
 class OtherFailed(NamedTuple):
-    """Another machine's part of the job has failed; what its launcher said, or that it is lost."""
+    """Another machine's part of the job has failed; or has ended at the wish of a signal.
+
+    Attributes:
+        text: What its launcher said, or that it is lost.
+        signal: The signal's number; None where it failed.
+    """
 
     text: str
+    signal: int | None = None
 
 
 class AllDone(NamedTuple):
@@ -109,11 +115,11 @@ class Meeting:
             self._send({"done": self._me})
             self._conclude()
 
-    def fail(self, text: str) -> None:
-        """Tells the others that this machine's part has failed."""
+    def fail(self, text: str, by_signal: int | None = None) -> None:
+        """Tells the others that this machine's part has failed, or was asked to end by a signal."""
         if not self._over.is_set():
             self._over.set()
-            self._send({"failed": self._me, "text": text})
+            self._send({"failed": self._me, "text": text, "signal": by_signal})
 
     def close(self) -> None:
         """Ends the connections, when what was said last has been read."""
@@ -129,9 +135,8 @@ class Meeting:
     def _listen(self, node: int, link: Link) -> None:
         while (message := link.receive()) is not None:
             if "failed" in message:
-                self._fail_by(
-                    message["failed"], f"node {message['failed']} has failed. It says:\n{message['text']}", link
-                )
+                text = f"node {message['failed']} has failed. It says:\n{message['text']}"
+                self._fail_by(message["failed"], text, link, message.get("signal"))
             elif "all_done" in message:
                 self._finish()
             elif "done" in message:
@@ -143,12 +148,12 @@ class Meeting:
         if not self._over.wait(GRACE_S):
             self._fail_by(node, f"the connection to node {node} is lost: its launcher or machine has ended.", link)
 
-    def _fail_by(self, node: int, text: str, heard_from: Link) -> None:
+    def _fail_by(self, node: int, text: str, heard_from: Link, by_signal: int | None = None) -> None:
         if self._over.is_set():
             return
         self._over.set()
-        self._events.put(OtherFailed(text))
-        self._send({"failed": node, "text": text}, but=heard_from)
+        self._events.put(OtherFailed(text, by_signal))
+        self._send({"failed": node, "text": text, "signal": by_signal}, but=heard_from)
 
     def _conclude(self) -> None:
         """On node 0: when the last one is done, all are told."""

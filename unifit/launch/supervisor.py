@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from unifit.launch.children import Child, Ended, Output, Spec, described_status, shell_status
+from unifit.launch.interruption import GRACE_S, PASSED_ON, REPEATED_WITHIN_S, obeyed
 from unifit.launch.rendezvous import AllDone, Meeting, OtherFailed
 
 POLL_S = 0.2
@@ -24,11 +25,6 @@ OTHERS_SETTLE_S = 2.0
 
 TERMINATION_GRACE_S = 3.0
 """Between SIGTERM and SIGKILL, when the job has failed."""
-
-SIGNAL_GRACE_S = 30.0
-"""How long processes get to end, to save a checkpoint say, after a signal to the launcher."""
-
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # How a process ends when another one has died: by its framework's abort, or by somebody's SIGTERM.
 USUAL_SIGNALS = (-signal.SIGTERM, -signal.SIGABRT)
@@ -47,7 +43,7 @@ class Outcome(NamedTuple):
         status: The exit status for the launcher.
         report: What failed here or on another machine, as text; empty where nothing did.
         failed: Number of the process that failed first, on this machine; None where none did.
-        by_signal: Whether the launcher was told to end.
+        by_signal: Whether the launcher was told to end, or a process, which then had the others end in good order.
     """
 
     status: int
@@ -73,6 +69,7 @@ class Supervisor:
         self._running: set[Child] = set()
         self._failures: list[Ended] = []
         self._signal: int | None = None
+        self._heard: tuple[int, float] | None = None
         self._end_by: float | None = None
         self._other: OtherFailed | None = None
         self._all_done = meeting is None
@@ -117,7 +114,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for child in self._running:
                 child.stop(number)
-            deadline = time.monotonic() + (grace_s if number == signal.SIGTERM else SIGNAL_GRACE_S)
+            deadline = time.monotonic() + (grace_s if number == signal.SIGTERM else GRACE_S)
             while self._running and time.monotonic() < deadline:
                 self._take(POLL_S / 2)
         self._take(0.0)
@@ -137,26 +134,44 @@ class Supervisor:
             case Ended(child, status):
                 self._running.discard(child)
                 if status != 0 and not child.stopped:
+                    if not self._failures:
+                        self._asked(obeyed(status))
                     self._failures.append(event)
             case Signalled(number):
-                # The second one is meant: no more waiting.
-                patient = self._signal is None and self._running
-                self._end_by = time.monotonic() + (SIGNAL_GRACE_S if patient else -1.0)
-                self._signal = number
-                for child in self._running:
-                    child.signal(number)
+                self._hear(number)
+            case OtherFailed(_, number) if number is not None:
+                self._asked(number)
+                self._all_done = True  # nobody will say so any more
             case OtherFailed():
                 self._other = self._other or event
             case AllDone():
                 self._all_done = True
 
+    def _hear(self, number: int) -> None:
+        """Passes the launcher's first signal on; the second one is meant, and nobody waits any more."""
+        now = time.monotonic()
+        first, self._heard = self._heard, self._heard or (number, now)
+        if first is not None and first[0] == number and now - first[1] < REPEATED_WITHIN_S:
+            return
+        if first is None and self._signal is not None and self._running:
+            return  # the processes are about to end already, and would take another one for the second
+        patient = first is None and self._running
+        self._signal, self._end_by = number, now + (GRACE_S if patient else -1.0)
+        for child in self._running:
+            child.signal(number)
+
+    def _asked(self, number: int | None) -> None:
+        """A process has ended at a signal's wish, here or elsewhere: the others are about to, and get time."""
+        if number is not None and self._signal is None:
+            self._signal, self._end_by = number, time.monotonic() + GRACE_S
+
     def _outcome(self) -> Outcome:
         failures = sorted(self._failures, key=_order)
         complete = self._all_done and not any(child.stopped for child in self._children)
         if self._signal is not None and (failures or not complete):
-            lines = [_line(failure) for failure in failures]
+            lines = [_line(failure) for failure in failures if obeyed(failure.status) != self._signal]
             report = "\n".join([f"unifit: ended by {signal.Signals(self._signal).name}.", *lines])
-            self._tell(report)
+            self._tell(report, self._signal)
             self._print(report)
             return Outcome(shell_status(-self._signal), report, by_signal=True)
         if self._other is not None:
@@ -175,9 +190,9 @@ class Supervisor:
         if self._announced and text:
             print(text, file=sys.stderr, flush=True)
 
-    def _tell(self, report: str) -> None:
+    def _tell(self, report: str, by_signal: int | None = None) -> None:
         if self._meeting is not None:
-            self._meeting.fail(report)
+            self._meeting.fail(report, by_signal)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from unifit.data.class_weights import labels_are_sparse
 from unifit.data.feed import Feed
 from unifit.data.validation import split_validation, validation_source
 from unifit.errors import ArgumentError
+from unifit.launch.interruption import end_of
 from unifit.peers import Peers, peers_of
 from unifit.training.binding import Binding
 from unifit.training.checkpointing import Checkpointing, count_completed, find, fit_number
@@ -26,9 +27,9 @@ from unifit.training.hooks import Hooks
 from unifit.training.loop import Epochs, Session, run_fit
 from unifit.training.run import make_feed, require_same_run
 from unifit.training.run_state import Place, Run
-from unifit.training.signals import Signals, end_of
+from unifit.training.signals import Signals
 from unifit.training.spec import TrainingSpec
-from unifit.training.stopping import StepAgreement
+from unifit.training.stopping import Ending, StepAgreement, agreed_ending
 from unifit.training.trainer import naming_out_of_memory
 from unifit.training.wishes import CheckpointWishes, make_wishes
 
@@ -107,16 +108,19 @@ def fit(model: Any, binding: Binding, spec: TrainingSpec, given: FitArguments) -
         if wishes.directory is not None:
             checkpoints = stack.enter_context(Checkpointing(wishes, peers, run, resumed))
         stopping = stack.enter_context(StepAgreement(peers, "stop", trainer.step))
-        signals = stack.enter_context(Signals())
+        signals = stack.enter_context(Signals(saves=checkpoints is not None))
         with naming_out_of_memory(feed.slicer):
             session = Session(hooks, stopping, signals, checkpoints, begun)
             ending = run_fit(model, trainer, feed, schedule, session, validation)
+        # One that came when training had ended by itself; on one process, perhaps, and all end by it.
+        late = None if ending.interrupted else agreed_ending(peers, Ending(signals.received)).signal
     if not ending.interrupted:
         count_completed(wishes.directory)
         if backup is not None and backup.delete_checkpoint:
             _delete_backup(wishes, run, peers)
-    if ending.signal is not None:
-        raise end_of(ending.signal)
+    number = ending.signal if late is None else late
+    if number is not None:
+        raise end_of(number)
     return history
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import unifit.checkpoint.format as format
 from unifit.backend import backend
 from unifit.checkpoint.reading import Checkpoint
+from unifit.checkpoint.structure import layer_facts
 from unifit.config import serialize
 from unifit.contract.optimizers import Native
 from unifit.data.feed import Feed
@@ -135,6 +136,7 @@ def arrays_of_run(run: Run) -> tuple[dict[str, Any], dict[str, dict[str, np.ndar
             }
             for path, owner, name, record in records_of(model)
         },
+        "layers": layer_facts(model),
     }
     averages = {name.removeprefix("ema."): slots.pop(name) for name in list(slots) if name.startswith("ema.")}
     groups = {format.WEIGHTS: weights}
