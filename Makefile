@@ -1,4 +1,5 @@
-# Usage: make demo [BACKENDS="torch jax tensorflow"] | make test [ARGS="..."] | make lint | make clean
+# Usage: make demo [BACKENDS="torch jax tensorflow"] | make test [ARGS="..."] | make bench [ARGS="..."]
+#        make lint | make clean
 #
 # Everything is installed into .venv by plain pip, as this machine has it configured, at the versions of constraints.txt.
 # torch: pip takes the build its index offers. Where that is the CUDA build and you want the CPU one, point pip at PyTorch's
@@ -17,10 +18,11 @@ VENV_PYTHON := $(VENV)/bin/python
 EXTRAS_torch := torch,examples
 EXTRAS_jax := jax,examples
 EXTRAS_tensorflow := $(TENSORFLOW),examples
+EXTRAS_bench := torch,jax,$(TENSORFLOW),bench
 EXTRAS_lint := lint
 EXTRAS_test := torch,jax,$(TENSORFLOW),test
 
-.PHONY: demo test lint clean
+.PHONY: demo test bench lint clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -29,6 +31,9 @@ demo: $(BACKENDS:%=$(VENV)/installed-%)
 
 test: $(VENV)/installed-test
 	@$(VENV_PYTHON) tests/run.py $(ARGS)
+
+bench: $(VENV)/installed-bench
+	@$(VENV_PYTHON) -m benchmarks $(ARGS)
 
 lint: $(VENV)/installed-lint
 	@$(VENV_PYTHON) tests/run.py --lint-only

@@ -11,15 +11,16 @@ through torch.compile), a jitted JAX update with donated state, a tf.function ov
 XLA). It has the same weights, batches, optimizer, precision, devices and accumulation as unifit, keeps the same running
 sums of loss and accuracy on the device, reads them once an epoch, and shows nothing. unifit runs with its metrics,
 History and the progress bar's line on. `--peers` adds Keras 3 on the same backend and, on torch, Lightning, Accelerate
-and Hugging Face's Trainer, set up as their documentation says is fastest (each file cites it); on one device, over arrays.
+and Hugging Face's Trainer, set up as their documentation says is fastest (each file cites it). They are measured on
+one device and over arrays.
 
 How. One process measures one setting: it compares the loss curves of all ways over 10 steps and fails where they
-differ, warms each up by an epoch, and then lets their epochs take turns. The time of an epoch runs from before its first
-step to after the reading of its figures: in unifit, Keras, Lightning and Trainer between the hooks of an epoch's begin
-and end of a fit of one epoch (`fit_call_ms` in the JSON is what a call of fit takes besides). A ratio is of two epochs
-of one round; the table has the median of the ratios, and the least and the greatest. Starts (`--starts`) are fresh
-processes, native and unifit in turns: the time from the process' start to the end of its first step, and the greatest
-resident memory after 50 steps.
+differ, warms each up by an epoch, and then lets their epochs take turns. The time of an epoch runs from before its
+first step to after the reading of its figures: in unifit, Keras, Lightning and Trainer between the hooks of an epoch's
+begin and end, of a fit of one epoch (`fit_call_ms` in the JSON is what a call of fit takes besides). A ratio is of two
+epochs of one round; the table has the median of the ratios, and the least and the greatest. Starts (`--starts`) are
+fresh processes, native and unifit in turns: the time from the process' start to the end of its first step, and the
+greatest resident memory after 50 steps.
 
 Everything runs on the CPU. Times are of this machine and of what else it does meanwhile: the JSON has its load.
 """

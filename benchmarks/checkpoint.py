@@ -216,7 +216,9 @@ def main():
         training = Training(arguments.megabytes, Path(folder, "run"))
         training.fit(1, 1)  # compiles
         rounds = [measured_round(training) for _ in range(arguments.rounds)]
-    print(f"Backend {uf.backend.name}, {rounds[0]['bytes'] / 1e6:.0f} MB, {len(rounds)} rounds, {os.cpu_count()} cores.")
+    print(
+        f"Backend {uf.backend.name}, {rounds[0]['bytes'] / 1e6:.0f} MB, {len(rounds)} rounds, {os.cpu_count()} cores."
+    )
     report(rounds)
     if arguments.json is not None:
         facts = {

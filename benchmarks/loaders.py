@@ -9,7 +9,7 @@ import numpy as np
 
 
 def loader(backend: str, x: np.ndarray, y: np.ndarray, batch_size: int) -> Any:
-    """torch: a DataLoader over a map-style dataset; tensorflow: a tf.data pipeline; jax, which has none: an iterable."""
+    """A DataLoader over a map-style dataset on torch, a tf.data pipeline on tensorflow, an iterable on jax."""
     if backend == "torch":
         return torch_loader(x, y, batch_size)
     return tensorflow_loader(x, y, batch_size) if backend == "tensorflow" else Batches(x, y, batch_size)

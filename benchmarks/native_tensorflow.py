@@ -1,4 +1,4 @@
-"""The loop that one writes by hand in TensorFlow: a tf.function a step over variables, MirroredStrategy over devices."""
+"""The loop that one writes by hand in TensorFlow: a tf.function a step; MirroredStrategy on several devices."""
 
 from __future__ import annotations
 
@@ -34,12 +34,9 @@ class NativeTensorflow:
         with self.strategy.scope():
             self.buffers = {path: tf.Variable(v, trainable=False) for path, v in weights.items() if "moving_" in path}
             self.params = {path: tf.Variable(v) for path, v in weights.items() if path not in self.buffers}
-            self.moments = {
-                path: tuple(tf.Variable(tf.zeros_like(v), trainable=False) for _ in range(2)) for path, v in weights.items()
-                if path in self.params
-            }  # fmt: skip
+            self.moments = {path: (_zeros_like(v), _zeros_like(v)) for path, v in self.params.items()}
             if setting.accumulation > 1:
-                self.sums = [tf.Variable(tf.zeros_like(v), trainable=False) for v in self.params.values()]
+                self.sums = [_zeros_like(v) for v in self.params.values()]
         self.iterations, self.totals = tf.Variable(0.0, trainable=False), tf.Variable([0.0, 0.0], trainable=False)
         rows = setting.work.batch_size
         signature = [
@@ -69,9 +66,10 @@ class NativeTensorflow:
         moments = [moment for pair in self.moments.values() for moment in pair]
         state = [*self.params.values(), *self.buffers.values(), *moments, self.iterations]
         before, took = [variable.numpy() for variable in state], {}
-        for self.feed in self.feeds:
+        for name in self.feeds:
+            self.feed = name
             self.train(0, 1)
-            took[self.feed] = self.train(0, TRIAL_STEPS).seconds
+            took[name] = self.train(0, TRIAL_STEPS).seconds
         self.feed = min(took, key=lambda name: took[name])
         for variable, value in zip(state, before, strict=True):
             variable.assign(value)
@@ -97,7 +95,6 @@ class NativeTensorflow:
         self.iterations.assign_add(1.0)
         number = self.setting.devices
         parts = list(zip(tf.split(x, number, axis=1), tf.split(y, number, axis=1), strict=True))
-        # A running sum of float32 outside the replicas: what they return is summed once a step.
         sums = self.strategy.run(self._replica, args=(parts, self.iterations.read_value()))
         if number > 1:
             sums = self.strategy.reduce("SUM", sums, axis=None) / [number, 1]
@@ -116,7 +113,7 @@ class NativeTensorflow:
         return sums
 
     def _accumulated(self, x: Any, y: Any) -> tuple[list[Any], Any]:
-        """Sums in variables: collectives and loops of TensorArrays cost more."""
+        """Means over micro-batches, gathered in variables, so that one micro-batch's gradients are alive at a time."""
         for total in self.sums:
             total.assign(tf.zeros(total.shape))
         sums = tf.zeros(2)
@@ -157,6 +154,10 @@ class NativeTensorflow:
                 var=param.handle, m=first.handle, v=second.handle, beta1_power=powers[0], beta2_power=powers[1],
                 lr=sizes.LEARNING_RATE, beta1=sizes.BETA_1, beta2=sizes.BETA_2, epsilon=epsilon, grad=gradient,
             )  # fmt: skip
+
+
+def _zeros_like(variable: tf.Variable) -> tf.Variable:
+    return tf.Variable(tf.zeros(variable.shape), trainable=False)
 
 
 def strategy_over(devices: int) -> tf.distribute.MirroredStrategy:

@@ -85,8 +85,8 @@ def layers_by_path(keras: Any, name: str) -> dict[str, Any]:
             )
         return found | {str(place + sizes.CNN_LAYERS_OF_BLOCK + 1): layers.Dense(sizes.CLASSES)}
     epsilon, width = sizes.NORM_EPSILON["gpt"], sizes.GPT_WIDTH
-    for name, size in (("embed", sizes.GPT_VOCABULARY), ("positions", sizes.GPT_CONTEXT)):
-        found[name] = layers.Embedding(size, width)
+    found["embed"] = layers.Embedding(sizes.GPT_VOCABULARY, width)
+    found["positions"] = positions_of(keras)
     for block in (f"blocks.{number}" for number in range(sizes.GPT_DEPTH)):
         found[f"{block}.norm_attention"] = layers.LayerNormalization(epsilon=epsilon)
         found[f"{block}.norm_feed"] = layers.LayerNormalization(epsilon=epsilon)
@@ -97,12 +97,25 @@ def layers_by_path(keras: Any, name: str) -> dict[str, Any]:
     return found | {"norm": layers.LayerNormalization(epsilon=epsilon), "head": layers.Dense(sizes.GPT_VOCABULARY)}
 
 
+def positions_of(keras: Any) -> Any:
+    """A layer that adds a vector a position: an Embedding of numbers that are known would be computed once for all."""
+
+    class Positions(keras.layers.Layer):
+        def build(self, input_shape: Any) -> None:
+            self.embeddings = self.add_weight(shape=(sizes.GPT_CONTEXT, sizes.GPT_WIDTH), name="embeddings")
+
+        def call(self, x: Any) -> Any:
+            return x + self.embeddings
+
+    return Positions()
+
+
 def model_of(keras: Any, setting: Setting, named: dict[str, Any]) -> Any:
     """The workload's model over these layers."""
     layers = keras.layers
     x = entry = keras.Input(setting.work.row, dtype="int32" if setting.workload == "gpt" else "float32")
     if setting.workload == "gpt":
-        x = named["embed"](x) + named["positions"](keras.ops.arange(sizes.GPT_CONTEXT))
+        x = named["positions"](named["embed"](x))
         for block in (f"blocks.{number}" for number in range(sizes.GPT_DEPTH)):
             h = named[f"{block}.norm_attention"](x)
             x = x + named[f"{block}.attention"](h, h, use_causal_mask=True)

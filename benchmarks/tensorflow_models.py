@@ -1,4 +1,4 @@
-"""The workloads as TensorFlow functions of their weights: (weights by path, rows, devices) -> logits, moved statistics."""
+"""The workloads as TensorFlow functions: (weights by path, rows, devices) -> logits and moved statistics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The four workloads: their sizes, their data and the shapes of their weights.
 
-NumPy alone: a native loop whose start is timed must not import unifit. Weights have unifit's paths and layouts everywhere
-and each loop turns them into its own.
+NumPy alone: a native loop whose start is timed must not import unifit. Weights have unifit's paths and layouts, and
+each loop turns them into its own.
 """
 
 from __future__ import annotations

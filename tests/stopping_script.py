@@ -1,9 +1,9 @@
-"""A training script that is interrupted from outside: `stopping_script.py FOLDER STOPS_AT`, in one or two processes.
+"""A training script that is interrupted from outside: `stopping_script.py FOLDER STEP ...`, in one or more processes.
 
-100 steps, in each of which the weight w falls by 0.1. The run goes on from its checkpoints in FOLDER/run. After step
-STOPS_AT each process leaves FOLDER/<process>-<STOPS_AT>.pid and waits until there is a FOLDER/go. At the end of its fit
-it adds w to FOLDER/<process>.ends; at its own end it leaves its weights. With LIMITED in the environment there is a fit
-before, in which the last process has a time limit that is over at once.
+100 steps, in each of which the weight w falls by 0.1. The run goes on from its checkpoints in FOLDER/run. After each
+STEP a process leaves FOLDER/<process>-<step>.pid and waits until there is a FOLDER/go-<step>. At the end of its fit it
+adds w to FOLDER/<process>.ends. With LIMITED in the environment there is a fit before, in which the last process has a
+time limit that is over at once; FOLDER/<process>.limited tells of it.
 """
 
 import os
@@ -41,18 +41,19 @@ class Falling(uf.Model):
 
 
 class Watched(uf.callbacks.Callback):
-    """Leaves traces, and waits after a step for the one who watches."""
+    """Leaves traces, and waits after some steps for the one who watches."""
 
-    def __init__(self, folder, stops_at):
-        self.folder, self.stops_at = folder, stops_at
+    def __init__(self, folder, stops):
+        self.folder, self.stops = folder, stops
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.epoch * EPOCH_STEPS + batch + 1 == self.stops_at:
-            leave(self.folder / f"{uf.process_index()}-{self.stops_at}.pid", str(os.getpid()))
-            while not (self.folder / "go").exists():
+        step = self.epoch * EPOCH_STEPS + batch + 1
+        if step in self.stops:
+            leave(self.folder / f"{uf.process_index()}-{step}.pid", str(os.getpid()))
+            while not (self.folder / f"go-{step}").exists():
                 time.sleep(WAITS_S)
 
     def on_train_end(self, logs=None):
@@ -82,7 +83,7 @@ def fit(model, x, folder, **options):
 
 def main():
     """Trains to the end."""
-    folder, stops_at = Path(sys.argv[1]), int(sys.argv[2])
+    folder, stops = Path(sys.argv[1]), [int(step) for step in sys.argv[2:]]
     uf.set_seed(5)
     model, x = made()
     distribution = uf.DataParallel()
@@ -91,8 +92,7 @@ def main():
         limit = uf.callbacks.TimeLimit(1e-3)
         fit(model, x, folder / "run", callbacks=[limit] if last else [], distribution=distribution)
         leave(folder / f"{uf.process_index()}.limited", f"{float(model.get_weights()[0])} {limit.paused}")
-    fit(model, x, folder / "run", callbacks=[Watched(folder, stops_at)], distribution=distribution)
-    np.savez(folder / f"weights-{uf.process_index()}.npz", *model.get_weights())
+    fit(model, x, folder / "run", callbacks=[Watched(folder, stops)], distribution=distribution)
 
 
 if __name__ == "__main__":

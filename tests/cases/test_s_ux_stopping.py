@@ -28,7 +28,7 @@ def earlier_handler(number, frame):
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Handlers that a fit finds, and has to bring back; a signal that it does not hear fails the test, not the session."""
+    """Handlers that a fit finds and brings back; a signal that it does not hear fails the test, not the session."""
     before = [signal.signal(number, earlier_handler) for number in HEARD]
     yield
     after = [signal.getsignal(number) for number in HEARD]
@@ -114,6 +114,21 @@ def test_s_ux_03_signal_ends_the_fit_after_its_step_saved_and_usable(tmp_path, c
     fit(straight, x, tmp_path / "straight")
     for got, want in zip(model.get_weights(), straight.get_weights(), strict=True):
         assert got.tobytes() == want.tobytes()
+
+
+def test_signal_at_the_last_step_of_an_epoch_and_at_the_last_one_of_all(tmp_path):
+    for step in (STEPS // EPOCHS, STEPS):
+        model, x = made()
+        ran = []
+        watches = uf.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs, ran=ran: ran.append(epoch))
+        interrupts = Interrupts(signal.SIGTERM, step=step)
+        folder = tmp_path / str(step)
+        assert_ends_by(raised(lambda: fit(model, x, folder, callbacks=[interrupts, watches])), signal.SIGTERM)  # noqa: B023
+        assert (newest(folder).state["step"], interrupts.ends) == (step, 1)
+        fit(model, x, folder, callbacks=[watches])
+        assert model.get_weights()[0] == lowered(STEPS)
+        assert ran == list(range(EPOCHS))  # the end of an epoch comes once, be it after the interruption
+        assert newest(folder).state["finished"]
 
 
 def test_without_a_folder_the_model_holds_the_weights(capfd):

@@ -1,4 +1,4 @@
-"""`unifit checkpoint`: inspect, verify, diff and convert, on checkpoints that are written without a model or by a fit."""
+"""`unifit checkpoint`: inspect, verify, diff and convert."""
 
 import json
 import os
@@ -151,8 +151,9 @@ def test_verify_of_one_folder(capsys, folder, kind):
             entry.unlink()
     else:
         (target / "weights.safetensors").write_bytes(b"")
+    named = {"damaged": "ema.safetensors", "empty": "state.json", "file": "weights.safetensors"}[kind]
     status, output, _ = run(capsys, "verify", target)
-    assert status == 1 and {"damaged": "ema.safetensors", "empty": "state.json", "file": "weights.safetensors"}[kind] in output  # fmt: skip
+    assert status == 1 and named in output
     assert run(capsys, "verify", folder / "step-00000002")[0] == 0
 
 
@@ -225,7 +226,11 @@ def test_convert_writes_what_export_writes(capsys, fitted, tmp_path):
     )  # fmt: skip
     assert status == 0 and output == f"{target}\n" and not errors
     averages = fitted.arrays("ema")
-    expected = {"body.weight": averages["0.kernel"].T, "body.bias": averages["0.bias"], "1.weight": averages["1.kernel"].T}
+    expected = {
+        "body.weight": averages["0.kernel"].T,
+        "body.bias": averages["0.bias"],
+        "1.weight": averages["1.kernel"].T,
+    }
     np.testing.assert_equal(safetensors.numpy.load_file(target), expected)
     assert run(capsys, "convert", directory, "--to", "safetensors", "--output", target)[0] == 2  # it exists
     assert run(capsys, "convert", directory, "--to", "safetensors", "--output", target, "--overwrite")[0] == 0

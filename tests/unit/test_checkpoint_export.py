@@ -568,19 +568,16 @@ def test_file_that_does_not_fit_is_described_whole_and_loads_nothing(tmp_path):
 
 def test_names_of_the_file_are_mapped(tmp_path):
     """To layers, to weights by their paths, to torch's names for them, and to nothing."""
-    arrays = {
-        "net.first.weight": array(4, 3), "net.first.bias": array(4), "fc": array(2, 4), "shift": array(2), "junk": array(1),
-    }  # fmt: skip
-    names = {"net.first": "0", "fc": "1.kernel", "shift": "1.bias", "junk": None}
+    first, last, shift = array(4, 3), array(2, 4), array(2)
+    arrays = {"net.a.weight": first, "net.a.bias": shift.repeat(2), "fc": last, "shift": shift, "junk": array(1)}
+    names = {"net.a": "0", "fc": "1.kernel", "shift": "1.bias", "junk": None}
+    whole = names | {"net.a.weight": "0.weight", "net.a.bias": "0.bias"}
     path = written(tmp_path / "t.safetensors", **arrays)
-    for given in (names, {**names, "fc": "1.weight"}, lambda name: {**names, "net.first.weight": "0.weight", "net.first.bias": "0.bias"}[name]):  # fmt: skip
+    for given in (names, names | {"fc": "1.weight"}, whole.__getitem__):
         model = uf.Sequential([L.Dense(4), L.Dense(2)])
         model.build((None, 3))
         load_torch(model, path, names=given)
-        expected = {
-            "0.kernel": arrays["net.first.weight"].T, "0.bias": arrays["net.first.bias"], "1.kernel": arrays["fc"].T,
-            "1.bias": arrays["shift"],
-        }  # fmt: skip
+        expected = {"0.kernel": first.T, "0.bias": shift.repeat(2), "1.kernel": last.T, "1.bias": shift}
         np.testing.assert_equal(model.weights_by_path(), expected)
 
 

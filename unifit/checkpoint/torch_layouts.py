@@ -73,8 +73,8 @@ def conversions(structure: Structure) -> tuple[list[Conversion], list[Unknown]]:
             new = _OF_LAYER[layer.name](structure, layer)
         else:
             raise UnsupportedError(
-                f"torch.nn has no module like {layer.name} '{layer.path}', so there is none that '{weight.path}' could be "
-                f"a parameter of. {OTHER_WAY}"
+                f"torch.nn has no module like {layer.name} '{layer.path}', so none has '{weight.path}' among its "
+                f"parameters. {OTHER_WAY}"
             )
         done.update(path for conversion in new for path in conversion.ours)
         found += new

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,6 +13,9 @@ LABEL_COLUMNS = ("labels", "label")
 
 STATES = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 """Names under which an iterator, or what it iterates over, tells its state and takes it: torch's and Grain's."""
+
+GREATEST_LENGTH = 2**48
+"""Data with so many batches never ends: a MapDataset of Grain that is repeated without end has sys.maxsize rows."""
 
 
 def adapt_object(data: Any, *, batch_size: int | None, shuffle: bool) -> Stream | Items | Rows | None:
@@ -85,8 +87,7 @@ def _state_names(value: Any) -> tuple[str, str] | None:
 def indexed_batches(data: Any, shuffle: bool) -> Items:
     """Keras' PyDataset and its like: `data[i]` is batch i. random, NumPy and torch are seeded before each."""
     count = _length(data)
-    # A PyDataset without a length never ends, nor does a repeated MapDataset of Grain, which has the greatest length.
-    number = ENDLESS if count is None or count >= sys.maxsize else count
+    number = ENDLESS if count is None or count >= GREATEST_LENGTH else count  # a PyDataset without one never ends
     return Items(
         lambda epoch, seed, order: _load(data, epoch, seed, order),
         number,

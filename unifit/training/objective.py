@@ -148,7 +148,10 @@ class Objective:
         if self.counts_first or self.compute_loss is not None:
             return None
         loss, output, _ = self.terms[0]
-        if is_mask(output.of(batch.sample_weight, "sample weights")) or loss.mask(output.of(batch.y, "labels")) is not None:
+        if (
+            is_mask(output.of(batch.sample_weight, "sample weights"))
+            or loss.mask(output.of(batch.y, "labels")) is not None
+        ):
             return None
         # Those of which a layer's mask decides what is valid are not among them.
         return accumulation / live if row_shapes(batch.x, batch.y) in self.shapes else None
@@ -209,7 +212,12 @@ class Objective:
             elements = sum(prod(term.shape) for term in terms) or 1
             head = [*(term.total for term in terms), *(term.divisor for term in terms)]
         aux = sum(added) * count if added else None
-        head += [ops.zeros((), "float32") if aux is None else aux, count, ops.full((), float(elements), "float32"), ops.full((), 1.0 / scope.pieces, "float32")]
+        head += [
+            ops.zeros((), "float32") if aux is None else aux,
+            count,
+            ops.full((), float(elements), "float32"),
+            ops.full((), 1.0 / scope.pieces, "float32"),
+        ]
         for sums in metric_sums:
             head += [sums[name] for name in sorted(sums)]
         return head, elements, aux
