@@ -25,8 +25,8 @@ LAST_WORDS_S = 5.0
 """How long process 0, whose end ends the store, stays after a failure, so that the others can read what happened."""
 
 GOING_S = 2.0
-"""How long process 0 stays after the others of a failed job have said that they go: one that has not quite gone when the
-store does would be aborted by JAX, and its exit status with it."""
+"""How long process 0 stays after the others of a failed job have said that they go: one that has not
+quite gone when the store does would be aborted by JAX."""
 
 store: Store | None = None
 """What this process talks to the others through; None outside a job of several processes."""

@@ -309,7 +309,7 @@ class Engine:
             param.grad = None
 
     def _update(self, totals: Tensor, sums: Tensor, gradients: list[Tensor], step: int, factor: Any = None) -> Tensor:
-        """Changes parameters and slots; returns the new totals. Where `factor` is given, only a gradient can skip it."""
+        """Changes parameters and slots; returns the new totals. With a `factor`, only a gradient can skip it."""
         applied = None
         if factor is None:
             factor, applied = self.objective.update(sums)

@@ -44,9 +44,9 @@ class Objective(Protocol):
     For one update an engine calls, in this order: `count` on every live micro-batch when `counts_first` is set, sums
     the results over micro-batches and devices and passes them on as `Scope.totals`; `train` on every live micro-batch;
     sums the gradients of its loss and its sums over micro-batches and devices in one reduction; `update` on the summed
-    vector, unless `known_factor` has told the factor before. Then it multiplies the gradients by `factor`, clips, and applies them where `applied`
-    holds. With a loss scale it multiplies the seed by it, and `factor` by
-    its inverse; where a summed gradient is not finite, the update is skipped too (`Plan.skip_nonfinite`).
+    vector, unless `known_factor` has told the factor before. Then it multiplies the gradients by
+    `factor`, clips, and applies them where `applied` holds. With a loss scale it multiplies the seed by it, and
+    `factor` by its inverse; where a summed gradient is not finite, the update is skipped too (`Plan.skip_nonfinite`).
 
     Attributes:
         num_sums: Length of the vector that `train` returns.

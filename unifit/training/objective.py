@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import unifit.ops as ops
 from unifit.backend import backend
 from unifit.compute_dtype import cast_floats
