@@ -7,11 +7,11 @@ Dense layers whose weights and two AdamW slots make up `--megabytes` are trained
 1. a fit that saves once on its way, in the background, and once at its end, when the loop waits;
 2. a fit that saves after every step, so that each save waits for the one in flight;
 3. the same arrays written by `safetensors.numpy.save_file`, and then fsynced;
-4. the checkpoint loaded with every file compared with its hash; the plain file loaded by `safetensors.numpy.load_file`.
+4. the checkpoint loaded with every file compared with its hash; the plain file by `safetensors.numpy.load_file`.
 
-Rounds follow each other in one process, so each pair of figures is of the same minute; the table has the median, least and
-most of all rounds. Loads come from the page cache. The devices are waited for after each step, so that a copy to the host
-is not charged with the step before it.
+Rounds follow each other in one process, so each pair of figures is of the same minute; the table has the median, least
+and most of all rounds. Loads come from the page cache. The devices are waited for after each step, so that a copy to
+the host is not charged with the step before it.
 """
 
 import argparse

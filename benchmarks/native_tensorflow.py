@@ -42,7 +42,10 @@ class NativeTensorflow:
         signature = [
             tf.TensorSpec((setting.accumulation, rows, *array.shape[1:]), tf.as_dtype(array.dtype)) for array in (x, y)
         ]
-        self.step = tf.function(self._step, signature, autograph=False, jit_compile=compiled or None)
+        # The one trace itself: a tf.function works out at each call which trace fits, in the time of a small step.
+        # Reference: https://www.tensorflow.org/guide/function (obtaining concrete functions)
+        function = tf.function(self._step, signature, autograph=False, jit_compile=compiled or None)
+        self.step = function.get_concrete_function()
         self.feeds = {"numpy": self._slices, "tf.data": self._pipeline}
         self.feed = "numpy"
 
@@ -77,7 +80,7 @@ class NativeTensorflow:
     def _slices(self, first: int, steps: int) -> Iterator[Any]:
         for step in range(first, first + steps):
             rows = self.setting.rows_of(step, 1)
-            yield tuple(self._window(array[rows]) for array in (self.x, self.y))
+            yield tuple(tf.constant(self._window(array[rows])) for array in (self.x, self.y))
 
     def _window(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(self.setting.accumulation, self.setting.work.batch_size, *array.shape[1:])

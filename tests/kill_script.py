@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import unifit as uf
-from kill_moments import Killer, Moment, Watch
+from kill_moments import Moment
+from killer import Killer, Watch
 
 BATCHES, ROWS, ACCUMULATION = 17, 8, 2
 EPOCH_STEPS = -(-BATCHES // ACCUMULATION)

@@ -52,12 +52,14 @@ def test_checkpoint_of_a_step_is_replaced_at_once(tmp_path):
 
 
 def test_what_a_killed_process_left_is_cleared(tmp_path):
-    """A save begun; a deletion begun; a checkpoint that was about to be replaced, and is the only one of its step."""
+    """A save begun; a deletion begun; a checkpoint that was to be replaced, the only one of its step; half a `latest`."""
     folder = tools.write(tmp_path, 1, 2, 3)
     folder.begin(4)
     os.rename(tmp_path / "step-00000001", tmp_path / ".step-00000001.deleted-0f")
     os.rename(tmp_path / "step-00000002", tmp_path / ".step-00000002.replaced-0f")
     shutil.copytree(tmp_path / "step-00000003", tmp_path / ".step-00000003.replaced-0f")
+    for name in ("latest", "best"):
+        (tmp_path / f".{name}.77-0f.tmp").write_text("step-000")
     assert folder.steps() == [3]
     assert folder.clear() == ["step-00000004"]
     assert tools.names(tmp_path) == ["latest", "step-00000002", "step-00000003"]

@@ -558,16 +558,29 @@ def test_function_of_a_notebook_needs_cloudpickle(monkeypatch):
         launch(lambda: None, devices=1)
 
 
-def test_interrupted_launch_of_a_notebook_ends_its_processes(monkeypatch):
+def test_interrupted_launch_of_a_notebook_has_its_processes_save(monkeypatch, tmp_path):
+    started, saved = tmp_path / "started", tmp_path / "saved"
+
+    def function():
+        try:
+            started.touch()
+            time.sleep(600)
+        except KeyboardInterrupt:
+            time.sleep(0.5)
+            saved.touch()
+            raise
+
     class Interrupted(Supervisor):
         def _watch(self):
+            wait_for(started.exists, "start")
             os.kill(os.getpid(), signal.SIGINT)
             super()._watch()
 
     monkeypatch.setattr(notebook, "Supervisor", Interrupted)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        launch(time.sleep, devices=1, args=(600,))
+        launch(function, devices=1)
+    assert saved.exists()
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -119,4 +119,7 @@ class Folder:
             if kind == _WRITTEN:
                 partial.append(target.name)
             shutil.rmtree(entry)
+        for name in (LATEST, BEST):
+            for half in self.path.glob(f".{name}.*.tmp"):
+                half.unlink(missing_ok=True)
         return partial
