@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         OSError, SafetensorError: When it cannot be written.
     """
     plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    mode = _mode_of_new_file(path)
     safetensors.numpy.save_file(plain, path, metadata={"format": "unifit"})
+    os.chmod(path, mode)  # safetensors makes files that their owner alone can read
     facts = facts_of(path)
     sync(path)
     return facts
@@ -51,6 +54,11 @@ def write_text(path: Path, text: str) -> None:
     """Writes a file in place of one that may be there, at once."""
     with atomic_file(path) as file:
         file.write(text.encode())
+
+
+def _mode_of_new_file(path: Path) -> int:
+    with open(path, "xb") as file:
+        return stat.S_IMODE(os.fstat(file.fileno()).st_mode)
 
 
 def facts_of(path: Path) -> dict[str, Any]:
