@@ -63,6 +63,7 @@ def run(
             feed.first()
         if going_on is not None:
             feed.resume(going_on.epoch, going_on.done, restored(going_on.position))
+            assert feed.position[2:] == restored(going_on.position)[2:]
             first = going_on.epoch
         if look == "after":
             assert len(rows_of(feed.first()))

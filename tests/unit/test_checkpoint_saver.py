@@ -52,7 +52,7 @@ def test_checkpoint_of_a_step_is_replaced_at_once(tmp_path):
 
 
 def test_what_a_killed_process_left_is_cleared(tmp_path):
-    """A save begun; a deletion begun; a checkpoint that was to be replaced, the only one of its step; half a `latest`."""
+    """A save begun; a deletion begun; a checkpoint that was to be replaced, the only one of its step; half a file."""
     folder = tools.write(tmp_path, 1, 2, 3)
     folder.begin(4)
     os.rename(tmp_path / "step-00000001", tmp_path / ".step-00000001.deleted-0f")
