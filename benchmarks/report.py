@@ -138,7 +138,7 @@ def write_plot(path: str, results: list[dict[str, Any]]) -> None:
             for place, found in enumerate(mine):
                 ratio = found["ratio_to_native"].get(name)
                 if ratio is not None:
-                    places.append(place + (number + 0.5) / (len(names) + 1) - 0.5)
+                    places.append(place + (number + 1) / (len(names) + 1) - 0.5)
                     heights.append(ratio["median"])
                     below.append(ratio["median"] - ratio["min"])
                     above.append(ratio["max"] - ratio["median"])
