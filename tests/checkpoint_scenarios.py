@@ -2,12 +2,15 @@
 
 import os
 import resource
+import time
 from pathlib import Path
 
 import numpy as np
 
 import unifit as uf
 from job_scenarios import _raised
+
+WRITTEN_WITHIN_S = 30.0
 
 
 class Interrupted(Exception):
@@ -244,7 +247,7 @@ def large_model(folder=None, **options):
 
 def disk_full(devices, folder, blocked_bytes=100_000):
     """Files cannot grow beyond so many bytes from epoch 2 on: what was raised, and that the model goes on."""
-    model, fit, x = large_model(folder, epochs=3, callbacks=[_SmallFiles(blocked_bytes)])
+    model, fit, x = large_model(folder, epochs=3, callbacks=[_SmallFiles(blocked_bytes, folder)])
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         raised = _raised(fit)
@@ -256,12 +259,21 @@ def disk_full(devices, folder, blocked_bytes=100_000):
     return raised | {"kernel": before, "moved": moved}
 
 
+def wait_for(path):
+    """Returns when a file is there."""
+    until = time.monotonic() + WRITTEN_WITHIN_S
+    while not path.exists():
+        assert time.monotonic() < until, f"{path} does not come"
+        time.sleep(0.01)
+
+
 class _SmallFiles(uf.callbacks.Callback):
-    def __init__(self, size):
-        self.size = size
+    def __init__(self, size, folder):
+        self.size, self.folder = size, Path(folder)
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 1:
+            wait_for(self.folder / "latest")  # written in the background
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
@@ -273,6 +285,7 @@ class Vanishes(uf.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 1 and uf.process_index() == 0:
+            wait_for(self.folder / "latest")  # written in the background
             os.rename(self.folder, self.folder.with_name("elsewhere"))
             self.folder.write_text("")
 
@@ -282,7 +295,7 @@ def folder_gone(devices, folder):
     seen = Seen()
     r = np.random.default_rng(0)
     x = r.normal(size=(16, 3)).astype("float32")
-    model = uf.Sequential([uf.layers.Dense(3)])
+    model = uf.Sequential([uf.Input((3,)), uf.layers.Dense(3)])
     model.compile("sgd", "mse")
     options = {"batch_size": 4, "verbose": 0, "distribution": uf.DataParallel(devices=devices)}
     raised = _raised(

@@ -65,8 +65,8 @@ def test_state_has_the_keys_of_the_format_page_and_no_others(mid_epoch, backend_
     expected = {
         "format": "unifit-checkpoint", "version": 1, "unifit": uf.__version__, "backend": backend_name, "fit": 0,
         "step": 6, "epoch": 1, "epochs": 2, "finished": False, "batches_done": 2, "steps_done": 2,
-        "position": {"epoch": 1, "batch": 2}, "devices": 1, "processes": 1, "seed": 0, "frozen": [], "score": None,
-        "microbatch_sizes": [], "accumulation": 1,
+        "position": {"epoch": 1, "batch": 2, "begun": 0}, "devices": 1, "processes": 1, "seed": 0, "frozen": [],
+        "score": None, "microbatch_sizes": [], "accumulation": 1,
     }  # fmt: skip
     assert {key: state[key] for key in expected} == expected
     assert state["libraries"]["numpy"] == np.__version__
@@ -114,7 +114,8 @@ def test_end_of_an_epoch_has_no_sums(tmp_path):
     scenarios.small_run(1, tmp_path, epochs=1)
     found = newest(tmp_path)
     assert found.groups == ("weights", "optimizer", "ema")
-    expected = {"finished": True, "epoch": 1, "batches_done": 0, "steps_done": 0, "position": None, "sums": None}
+    expected = {"finished": True, "epoch": 1, "batches_done": 0, "steps_done": 0, "sums": None}
+    expected["position"] = {"epoch": 0, "batch": 5, "begun": 0}
     assert {key: found.state[key] for key in expected} == expected
 
 
@@ -293,7 +294,8 @@ def test_backup_is_gone_on_from_and_deleted_at_the_end(tmp_path):
     backed_up(tmp_path, stop_after=2)
     assert steps(tmp_path) == [2]
     w, history = backed_up(tmp_path)
-    assert w == -4.0 and len(history.history["loss"]) == 2
+    # The second epoch's last step is saved, its end is not.
+    assert w == -4.0 and history.epoch == [1, 2, 3]
     assert steps(tmp_path) == []
 
 

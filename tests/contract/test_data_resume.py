@@ -1,10 +1,14 @@
 """Going on in the frameworks' own data: torch's and torchdata's loaders, tf.data, Grain. Each under one backend."""
 
+import contextlib
+import itertools
 import random
+import warnings
 
 import numpy as np
 import pytest
 
+import unifit as uf
 from resume_tools import REPLAYED, feed_of, restored, run
 from unifit.data.loaded import MARK_EVERY
 from unifit.data.loader_state import decode, encode
@@ -360,3 +364,62 @@ def test_jax_arrays_in_states_come_back():
 
     back = decode(encode({"a": jnp.arange(3, dtype=jnp.uint32)}))["a"]
     assert isinstance(back, jnp.ndarray) and back.dtype == jnp.uint32 and back.tolist() == [0, 1, 2]
+
+
+# A whole fit
+
+
+class Order:
+    """Rows in an order that each reading draws anew, so that an epoch's order follows from all before it."""
+
+    def __init__(self):
+        self.random = np.random.default_rng(3)
+
+    def __call__(self):
+        for row in self.random.permutation(6):
+            yield np.eye(6, dtype=np.float32)[row : row + 1], np.zeros((1, 1), np.float32)
+
+
+def fitted(folder, data, epochs, until=None, **options):
+    """The order of rows: unit vectors, the loss the prediction, the rate 1, so each update lowers its row's weight."""
+    rows = []
+
+    class Trace(uf.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.before = self.model.weights_by_path()["0.kernel"].ravel()
+
+        def on_train_batch_end(self, batch, logs=None):
+            now = self.model.weights_by_path()["0.kernel"].ravel()
+            rows.extend(np.flatnonzero(now != self.before))
+            self.before = now
+
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == until:
+                raise EOFError
+
+    model = uf.Sequential([uf.Input((6,)), uf.layers.Dense(1, use_bias=False)])
+    model.compile(uf.optimizers.SGD(1.0), lambda y, y_pred: y_pred)
+    with warnings.catch_warnings(), contextlib.nullcontext() if until is None else pytest.raises(EOFError):
+        warnings.filterwarnings("ignore", f".*{REPLAYED}")
+        model.fit(data, epochs=epochs, verbose=0, checkpoint_dir=folder, callbacks=[Trace()], **options)
+    return rows
+
+
+@pytest.mark.parametrize("limit", [None, 4])
+@pytest.mark.parametrize("once", [False, True], ids=["function", "generator"])
+def test_fit_goes_on_at_an_epochs_end_in_data_that_only_reading_knows(tmp_path, once, limit):
+    """Interrupted at the start of epoch 2; ended with epoch 3, and asked for a fourth one."""
+    if once and limit is None:
+        limit = 3
+
+    def data():
+        order = Order()
+        return itertools.chain.from_iterable(order() for _ in range(4)) if once else order
+
+    options = {"steps_per_epoch": limit}
+    straight = fitted(tmp_path / "straight", data(), 4, **options)
+    assert len(straight) == 4 * (limit or 6)
+    first = fitted(tmp_path / "run", data(), 3, until=1, **options)
+    second = fitted(tmp_path / "run", data(), 3, **options)
+    third = fitted(tmp_path / "more", data(), 4, resume=tmp_path / "run", **options)
+    assert first + second + third == straight and len(first) == len(third) == (limit or 6)

@@ -214,24 +214,24 @@ class Checkpointing:
                 self._save(place)
                 self._begin_timing()
 
-    def after_epoch(self, epoch: int, logs: dict[str, float]) -> None:
-        """Writes one where that is due after an epoch and its callbacks."""
+    def after_epoch(self, place: Place, logs: dict[str, float]) -> None:
+        """Writes one where that is due after an epoch and its callbacks; `place` is the next one's start."""
         if self._every == "epoch":
-            self._save(Place(epoch + 1), self._score(logs))
+            self._save(place, self._score(logs))
 
     def interrupted(self, place: Place) -> None:
         """Writes one from which a later run goes on."""
         self._save(place)
         self._saver.wait()
 
-    def finished(self, epochs: int) -> None:
+    def finished(self, place: Place) -> None:
         """Writes the fit's last one, when its callbacks have done all; returns when it is on the disk.
 
         Args:
-            epochs: How many are done.
+            place: The start of the epoch that would come next.
         """
         self._saver.wait()
-        self._save(Place(epochs), finished=True)
+        self._save(place, finished=True)
         self._saver.wait()
 
     # Helpers

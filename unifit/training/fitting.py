@@ -98,7 +98,7 @@ def fit(model: Any, binding: Binding, spec: TrainingSpec, given: FitArguments) -
             "validation": validation is not None,
             "process": devices.placement.process,
         }
-        if begun is not None:
+        if begun is not None and begun.steps:
             params["resumed_at"] = (begun.epoch, begun.steps)
         hooks = Hooks(CallbackList(observing, model, params), peers)
         if resumed is not None:
@@ -165,16 +165,17 @@ def _epochs_left(resumed: Checkpoint, schedule: Epochs, told: bool) -> Epochs:
 def _resume_feed(
     resumed: Checkpoint, feed: Feed, spec: TrainingSpec, wishes: CheckpointWishes, schedule: Epochs
 ) -> Place | None:
-    """Has the data go on where the checkpoint lies; returns that place, or None at an epoch's start."""
+    """Has the data go on where the checkpoint lies; returns that place, or None where no data was read before it."""
     state = resumed.state
     run_state.require_same_data(resumed, feed, spec.gradient_accumulation_steps)
     feed.slicer.resume(state["padded"], state["first_padded"])
     position = run_state.position_of(resumed, feed.slicer.placement.process)
-    if position is None or schedule.first >= schedule.end:
+    if position is None:
         return None
-    if wishes.resume == "must":
-        feed.require_exact()
-    feed.resume(state["epoch"], state["batches_done"], position)
+    if schedule.first < schedule.end and run_state.is_data_of(resumed, feed):
+        if wishes.resume == "must":
+            feed.require_exact()
+        feed.resume(state["epoch"], state["batches_done"], position)
     return Place(state["epoch"], state["batches_done"], state["steps_done"], position)
 
 

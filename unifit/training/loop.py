@@ -63,7 +63,7 @@ class Session:
         stopping: The processes' agreement on the last step.
         signals: What has asked the process to end.
         checkpoints: Writes checkpoints; None for none.
-        begun: Where the run goes on; None at its start.
+        begun: Where the run goes on, in the middle of an epoch or at its start; None in a new run.
     """
 
     callbacks: Hooks
@@ -97,6 +97,7 @@ def run_fit(
     model.stop_training = False
     logs: dict[str, float] = {}
     warned, done, ending = False, epochs.first, Ending()
+    position = None if session.begun is None else session.begun.position
     try:
         callbacks.on_train_begin({})
         callbacks.meet("train_begin")
@@ -115,6 +116,7 @@ def run_fit(
                         checkpoints.interrupted(place)
                     break
             assert place.sums is not None
+            position = place.position
             logs, empty = trainer.training_figures(place.sums)
             if empty and not warned:
                 warned = True
@@ -130,18 +132,18 @@ def run_fit(
             stops = callbacks.meet("epoch_end", session.wishes_to_stop(model) or callbacks.paused)
             done = epoch + 1
             if checkpoints is not None:
-                checkpoints.after_epoch(epoch, logs)
+                checkpoints.after_epoch(Place(done, position=position), logs)
             if stops:
                 model.stop_training = True  # another process' wish shows here too
                 ending = session.ending()
                 if ending.interrupted and checkpoints is not None:
-                    checkpoints.interrupted(Place(done))
+                    checkpoints.interrupted(Place(done, position=position))
                 break
     finally:
         callbacks.on_train_end(logs)
     callbacks.meet("train_end")
     if checkpoints is not None and not ending.interrupted:
-        checkpoints.finished(done)
+        checkpoints.finished(Place(done, position=position))
     return ending
 
 

@@ -34,7 +34,7 @@ class Place(NamedTuple):
         epoch: The epoch in which it goes on.
         batches: Batches of it that are done.
         steps: Updates of it that are done.
-        position: Where the data goes on; None at an epoch's start.
+        position: Where the data goes on; None before any of it was read.
         sums: The epoch's sums so far; None at its start.
     """
 
@@ -189,7 +189,7 @@ def _position_facts(position: Position | None) -> Any:
     if position is None:
         return None
     mark = position.mark
-    facts: dict[str, Any] = {"epoch": position.epoch, "batch": position.batch}
+    facts: dict[str, Any] = {"epoch": position.epoch, "batch": position.batch, "begun": position.begun}
     return facts | ({} if mark is None else {"mark": {"epoch": mark.epoch, "batch": mark.batch}})
 
 
@@ -248,8 +248,16 @@ def prepare_model(checkpoint: Checkpoint, model: Any) -> None:
         model.chosen_microbatch_sizes[int(share), int(devices)] = int(size)
 
 
+def is_data_of(checkpoint: Checkpoint, feed: Feed) -> bool:
+    """Whether a position of the checkpoint means anything in the data: at an epoch's end it may be of another kind."""
+    state, now = checkpoint.state, feed.facts()
+    same_kind = all(state["data"].get(name) == now.get(name) for name in ("kind", "loader"))
+    own_rows = getattr(feed.source, "per_process", False)
+    return same_kind and not (own_rows and state["processes"] != feed.slicer.placement.processes)
+
+
 def position_of(checkpoint: Checkpoint, process: int) -> Position | None:
-    """Where the data goes on; None at an epoch's start."""
+    """Where the data goes on; None where none of it was read."""
     facts = checkpoint.state["position"]
     if facts is None:
         return None
@@ -258,7 +266,7 @@ def position_of(checkpoint: Checkpoint, process: int) -> Position | None:
     mark = None
     if "mark" in facts and stored is not None:
         mark = Mark(facts["mark"]["epoch"], facts["mark"]["batch"], stored.tobytes())
-    return Position(facts["epoch"], facts["batch"], mark)
+    return Position(facts["epoch"], facts["batch"], mark, facts.get("begun", 0))
 
 
 def restore(checkpoint: Checkpoint, model: Any, trainer: Trainer) -> None:
