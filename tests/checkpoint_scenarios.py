@@ -3,6 +3,7 @@
 import os
 import resource
 import time
+import time
 from pathlib import Path
 
 import numpy as np
@@ -278,14 +279,17 @@ class _SmallFiles(uf.callbacks.Callback):
 
 
 class Vanishes(uf.callbacks.Callback):
-    """The main process finds a file where the folder was, after the first epoch."""
+    """The main process puts a file where the folder was, when the first epoch's checkpoint is written."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 1 and uf.process_index() == 0:
-            wait_for(self.folder / "latest")  # written in the background
+            deadline = time.monotonic() + 20.0
+            while not (self.folder / "latest").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
             os.rename(self.folder, self.folder.with_name("elsewhere"))
             self.folder.write_text("")
 
