@@ -3,7 +3,6 @@
 import os
 import resource
 import time
-import time
 from pathlib import Path
 
 import numpy as np
@@ -286,10 +285,7 @@ class Vanishes(uf.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 1 and uf.process_index() == 0:
-            deadline = time.monotonic() + 20.0
-            while not (self.folder / "latest").exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_for(self.folder / "latest")  # written in the background
             os.rename(self.folder, self.folder.with_name("elsewhere"))
             self.folder.write_text("")
 
