@@ -58,22 +58,30 @@ class Killer:
         if self.saving is not None:
             self.at(stage, self.saving)
 
-    def kill(self, still=lambda: True):
-        """Writes down where the run is, and kills the job if it is `still` there; returns if it is not."""
-        facts = self.moment._asdict() | {"reached": self.step(), "saving": self.saving}
-        self.note(facts)
-        pids = json.loads(self.record.with_suffix(".pids").read_text())
-        if not still():
-            self.note(None)
-            return
-        for pid in pids:
-            if pid != os.getpid():
-                os.kill(pid, signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
+    def kill(self):
+        """Writes down where the run is, and kills the job."""
+        self.note()
+        self.strike(self.pids())
 
-    def note(self, facts):
+    def pids(self):
+        """The job's processes, this one last."""
+        pids = json.loads(self.record.with_suffix(".pids").read_text())
+        return sorted(pids, key=lambda pid: pid == os.getpid())
+
+    def strike(self, pids):
+        """Kills these processes, and lets no other thread run meanwhile: os.kill keeps the interpreter's lock."""
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+    def note(self):
+        facts = self.moment._asdict() | {"reached": self.step(), "saving": self.saving}
         with open(self.record, "a") as file:
             file.write(json.dumps(facts) + "\n")
+
+    def withdraw(self):
+        """What was noted is not going to happen."""
+        with open(self.record, "a") as file:
+            file.write("null\n")
 
     def arm(self):
         """Wraps what the stages of a save, and the going on from a checkpoint, are made of."""
@@ -164,7 +172,7 @@ def _watch_folder(killer):
 
 
 class InStep(threading.Thread):
-    """Kills while `engine.train` runs: woken by a call, it waits for a part of a step's time, and looks once more.
+    """Kills while `engine.train` runs: it takes aim before a call, then waits for a part of a step's time.
 
     Where the call has returned meanwhile, it tries an earlier moment of the next one.
     """
@@ -172,12 +180,17 @@ class InStep(threading.Thread):
     def __init__(self, killer, engine):
         super().__init__(daemon=True)
         self.killer, self.part = killer, killer.moment.part
-        self.call, self.took, self.running = threading.Event(), [], False
+        self.wanted, self.aims = threading.Event(), threading.Event()
+        self.calls, self.running, self.took = 0, False, []
         train = engine.train
 
         def timed(*arguments):
-            started, self.running = time.perf_counter(), True
-            self.call.set()
+            if killer.is_due("in the step"):
+                self.wanted.set()
+                self.aims.wait()
+                self.aims.clear()
+            started = time.perf_counter()
+            self.running, self.calls = True, self.calls + 1
             result = train(*arguments)
             self.running = False
             self.took.append(time.perf_counter() - started)
@@ -187,14 +200,18 @@ class InStep(threading.Thread):
 
     def run(self):
         while True:
-            self.call.wait()
-            self.call.clear()
-            if not self.killer.is_due("in the step"):
-                continue
-            usual = min(self.took[-5:], default=DURING)
-            time.sleep(self.part * usual)
+            self.wanted.wait()
+            self.wanted.clear()
+            self.killer.note()
+            pids = self.killer.pids()
+            delay, calls = self.part * min(self.took[-5:], default=DURING), self.calls
+            self.aims.set()
+            while self.calls == calls:
+                time.sleep(0)
+            time.sleep(delay)
             if self.running:
-                self.killer.kill(still=lambda: self.running)
+                self.killer.strike(pids)
+            self.killer.withdraw()
             self.part /= 2
 
 

@@ -105,7 +105,7 @@ def _renamed(arrays: dict[str, np.ndarray], names: Names) -> dict[str, np.ndarra
 
 
 def _write_safetensors(path: Path, arrays: dict[str, np.ndarray], maker: str = "unifit") -> None:
-    plain = {name: np.ascontiguousarray(array) if array.ndim else array for name, array in arrays.items()}
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     safetensors.numpy.save_file(plain, path, metadata={"format": maker})
 
 

@@ -58,7 +58,7 @@ def write_keras(path: Path, arrays: dict[str, np.ndarray]) -> None:
         raise UnsupportedError(f"format='keras' needs h5py, which is not installed: {way}.") from error
     with h5py.File(path, "w") as file:
         for name, array in arrays.items():
-            file.create_dataset(name, data=np.ascontiguousarray(array))
+            file.create_dataset(name, data=np.asarray(array, order="C"))
 
 
 def _groups(structure: Structure) -> dict[str, str]:

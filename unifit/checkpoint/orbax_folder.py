@@ -26,7 +26,7 @@ def nested(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
                 raise ArgumentError(f"'{name}' lies below another array's name, so the names make no nested dict.")
         if last in place:
             raise ArgumentError(f"'{name}' is also the beginning of other names, so the names make no nested dict.")
-        place[last] = np.ascontiguousarray(array)
+        place[last] = np.asarray(array, order="C")
     return tree
 
 

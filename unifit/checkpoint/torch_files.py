@@ -115,7 +115,7 @@ def load_torch(model: Any, path: Any, names: Names = None) -> None:
     for conversion in found:
         theirs = [renamed[name].array if name in renamed else None for name in conversion.theirs]
         values |= zip(conversion.ours, conversion.enter(theirs), strict=True)  # type: ignore[arg-type]
-    model.load_weights_by_path({path: np.ascontiguousarray(array) for path, array in values.items()})
+    model.load_weights_by_path({path: np.asarray(array, order="C") for path, array in values.items()})
 
 
 class _Given(NamedTuple):

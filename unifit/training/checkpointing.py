@@ -56,7 +56,7 @@ def find(wishes: CheckpointWishes, peers: Peers) -> Checkpoint | None:
         if folder is not None:
             _make(folder, token)
         checkpoint = _chosen(wishes, folder)
-        found["path"] = None if checkpoint is None else str(checkpoint.path.resolve())
+        found["path"] = None if checkpoint is None else str(checkpoint.path)
 
     problem: Exception | None = None
     if peers.process == 0:
