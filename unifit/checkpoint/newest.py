@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,13 @@ from unifit.checkpoint.reading import Checkpoint
 
 
 def newest(directory: Any) -> Checkpoint | None:
-    """The newest whole checkpoint in a directory: of the last fit of the script that has one; None without any.
-
-    One that is damaged is named in a warning, and passed over.
-    """
+    """The newest whole checkpoint in a directory: of the last fit of the script that has one; None without any."""
     fits = [int(entry.name[4:]) for entry in Path(directory).glob("fit-*") if entry.name[4:].isdigit()]
     for fit in sorted(fits, reverse=True):
-        found = Folder(directory, fit).newest(_tell)
+        found = Folder(directory, fit).newest()
         if found is not None:
             return found
-    return Folder(directory).newest(_tell)
-
-
-def _tell(problem: str) -> None:
-    warnings.warn(f"A checkpoint is passed over. {problem}", stacklevel=4)
+    return Folder(directory).newest()
 
 
 def checkpoint_at(path: Any) -> Checkpoint:
