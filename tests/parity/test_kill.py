@@ -23,7 +23,7 @@ from worker import environments
 
 SCRIPT = Path(__file__).parents[1] / "kill_script.py"
 ASKED = os.environ.get("UNIFIT_KILLS")
-KILLS = {"torch": (9, 5), "jax": (9, 5), "tensorflow": (6, 3)}  # of one process, and of two, unless UNIFIT_KILLS says
+KILLS = {"torch": (6, 3), "jax": (6, 3), "tensorflow": (4, 3)}  # of one process, and of two, unless UNIFIT_KILLS says
 LEG_LIMIT_S = 100.0  # a start in each process, on a busy machine
 LEG_S = 60.0  # on average
 
