@@ -234,6 +234,7 @@ class Engine:
 
     def read_slots(self) -> dict[str, np.ndarray]:
         named = {name: to_host(slot) for name, slot in self._named_slots()}
+        named |= {name: to_host(slot) for name, slot in self._optimizer.read_native(self._paths).items()}
         return named | {"iterations": np.asarray(self.iterations(), np.int64)}
 
     def write_slots(self, slots: dict[str, np.ndarray]) -> None:
@@ -241,6 +242,8 @@ class Engine:
         self._iterations.fill_(int(slots["iterations"]))
         for slot, value in values:
             slot.copy_(from_host(np.asarray(value)))
+        native = {name: from_host(np.array(value)) for name, value in slots.items() if name.startswith("native.")}
+        self._optimizer.write_native(self._paths, native)
 
     def scaling(self) -> ScalingState:
         return self._scaling.state()

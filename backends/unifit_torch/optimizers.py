@@ -73,6 +73,13 @@ class Optimizer:
         """
         raise NotImplementedError
 
+    def read_native(self, paths: list[str]) -> dict[str, Tensor]:
+        """The state of a torch.optim.Optimizer of the user's, which makes it as it goes: `native.<key>.<path>`."""
+        return {}
+
+    def write_native(self, paths: list[str], state: dict[str, Tensor]) -> None:
+        """The inverse of `read_native`; what is of no parameter of `paths` is of no account."""
+
     def _decay(self, rate: Tensor) -> None:
         if self._decayed:
             torch._foreach_mul_(self._decayed, 1.0 - rate * self.rule.weight_decay)
@@ -216,6 +223,24 @@ class Native(Optimizer):
                 "that returns a torch.optim.Optimizer, such as lambda params: torch.optim.Adam(params, lr=1e-3)."
             )
         self._made = made
+
+    def read_native(self, paths: list[str]) -> dict[str, Tensor]:
+        return {
+            f"native.{key}.{path}": value if isinstance(value, Tensor) else torch.tensor(value)
+            for path, param in zip(paths, self.params, strict=True)
+            for key, value in self._made.state.get(param, {}).items()
+            if isinstance(value, (Tensor, int, float, bool))
+        }
+
+    def write_native(self, paths: list[str], state: dict[str, Tensor]) -> None:
+        params = dict(zip(paths, self.params, strict=True))
+        for name, value in state.items():
+            key, _, path = name.removeprefix("native.").partition(".")
+            if path in params:
+                # As torch's load_state_dict: counters stay on the host, what is shaped like the parameter goes to it.
+                like = params[path]
+                placed = value.to(like.device) if value.shape == like.shape and value.ndim else value.clone()
+                self._made.state[like][key] = placed
 
     def update(self, gradients: list[Tensor], rate: Tensor, applied: Tensor | None) -> None:
         if applied is None or bool(applied):

@@ -57,3 +57,26 @@ def test_rate_of_native_optimizer_cannot_be_set():
 def test_what_is_no_native_optimizer_is_refused_before_training():
     with pytest.raises(UnsupportedError, match="optimizer"):
         trained(lambda params: None)
+
+
+class CutShort(uf.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 2:
+            raise InterruptedError
+
+
+@pytest.mark.backends("jax", "torch")
+def test_native_optimizer_goes_on_from_a_checkpoint_to_the_last_bit(tmp_path):
+    r = np.random.default_rng(0)
+    x, y = r.normal(size=(20, 4)), r.normal(size=(20, 3))
+
+    def run(**options):
+        model = uf.Sequential([uf.Input((4,)), uf.layers.Dense(3)])
+        model.compile(native(), "mse")
+        model.fit(x, y, batch_size=4, epochs=4, verbose=0, **options)
+        return model.get_weights()
+
+    with pytest.raises(InterruptedError):
+        run(checkpoint_dir=tmp_path, callbacks=CutShort())
+    for got, want in zip(run(checkpoint_dir=tmp_path), run(), strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -117,7 +117,8 @@ class Engine(Protocol):
 
         With `Plan.skip_nonfinite` also "loss_scale.scale" (float32; 1 without a loss scale) and the int64 scalars
         "loss_scale.good", "loss_scale.skipped" and "loss_scale.in_a_row"; with `Plan.ema` "ema.<path>" (float32) of
-        each trained parameter and "ema.updates" (int64).
+        each trained parameter and "ema.updates" (int64). Slots of a framework's own optimizer begin with "native.", and
+        may come to be with the first update only.
         """
         ...
 

@@ -139,8 +139,11 @@ class Trainer:
         """Goes on after `step` windows with these slots; those of parameters not trained now are kept aside."""
         self.step = step
         own = self.engine.read_slots()
-        self._parked = {name: value for name, value in slots.items() if name not in own}
-        self.engine.write_slots(own | {name: value for name, value in slots.items() if name in own})
+        # A framework's own optimizer may make its slots as it goes: the engine does not have them yet.
+        given = {name: value for name, value in slots.items() if name in own or name.startswith("native.")}
+        self.engine.write_slots(own | given)
+        taken = self.engine.read_slots() if given.keys() - own.keys() else own
+        self._parked = {name: value for name, value in slots.items() if name not in taken}
 
     def follow(self, sums: Sums | None = None) -> None:
         """Makes the engine anew where what is trainable has changed; slots, counters and sums go on."""
