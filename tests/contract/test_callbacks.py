@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import unifit as uf
 
@@ -267,3 +268,13 @@ def test_error_of_a_callback_comes_out_of_fit_as_it_is():
     with pytest.raises(ValueError) as caught:
         model.fit(x, x[:, :1], verbose=0, callbacks=[Raises()])
     assert caught.value is error and error.__cause__ is None
+
+
+def test_model_checkpoint_of_averaged_weights(tmp_path):
+    saving = uf.callbacks.ModelCheckpoint(tmp_path / "ema.safetensors", save_weights_only=True, weights="ema")
+    model = compiled(uf.optimizers.SGD(0.1), ema=uf.EMA(0.9))
+    fit(model, saving)
+    own, slots = model.weights_by_path(), model.trainer.slots()
+    for path, value in safetensors.numpy.load_file(tmp_path / "ema.safetensors").items():
+        np.testing.assert_array_equal(value, slots[f"ema.{path}"])
+        assert np.any(value != own[path])
